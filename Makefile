@@ -1,0 +1,168 @@
+# Every verb of this repository; people and CI use the same ones. `make help` lists them.
+#
+# What a step has made is remembered by a stamp inside it, so that a second run does only what has
+# changed, and so that deleting a folder is enough to have it made again. Everything that is installed lands in .venv, node_modules and ui-tests/node_modules;
+# the two exceptions, which need root or sudo, are Debian's python3-venv and chromium packages.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# Python to make .venv with; every later step uses .venv alone.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+# Options for `jupyter lab`, such as LAB_ARGS="--no-browser --port 9000".
+LAB_ARGS ?=
+# Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
+PYTEST_ARGS ?=
+
+VENV := $(CURDIR)/.venv
+BIN := $(VENV)/bin
+STAMPS := .venv/.made
+LABEXTENSION := notebookos_ext/labextension
+export PATH := $(BIN):$(PATH)
+export VIRTUAL_ENV := $(VENV)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
+
+# The server refuses to run as root unless told to; only then is it told.
+ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
+
+BUILD_TOOLS := "hatchling>=1.5" "hatch-nodejs-version>=0.3.2" "hatch-jupyter-builder>=0.5" "jupyter-builder>=1.2,<2"
+TS_SOURCES := $(shell find src schema style -type f -not -path '*/__tests__/*' 2>/dev/null)
+PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_ext/kernelspec/* jupyter-config/server-config/*)
+
+say = @printf '\n\033[1m== %s\033[0m\n' $(1)
+
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench fix build wheel clean chromium
+
+help: ## Show this list
+	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  Options: LAB_ARGS, PYTEST_ARGS, PYTHON (see the top of the Makefile)"
+
+# ---------------------------------------------------------------- prepare
+
+$(STAMPS)/venv: scripts/make_venv.sh
+	$(call say,"Python environment in .venv")
+	@bash scripts/make_venv.sh "$(PYTHON)" "$(VENV)"
+	@mkdir -p $(STAMPS)
+	@$(BIN)/pip install --quiet $(BUILD_TOOLS)
+	@touch $@
+
+$(STAMPS)/node: $(STAMPS)/venv scripts/find_node.sh
+	$(call say,"Node")
+	@bash scripts/find_node.sh "$(VENV)"
+	@touch $@
+
+node_modules/.made: $(STAMPS)/node package.json yarn.lock .yarnrc.yml
+	$(call say,"Node packages in node_modules (minutes the first time)")
+	@bash scripts/quiet.sh node-modules jlpm install --immutable
+	@touch $@
+
+# lib/ is compiled from src/, and the labextension is bundled from lib/.
+$(LABEXTENSION)/package.json: node_modules/.made tsconfig.json $(TS_SOURCES)
+	$(call say,"Front end: compile and bundle into $(LABEXTENSION)")
+	@bash scripts/quiet.sh labextension jlpm build:prod
+	@touch $@
+
+# The wheel hook would build the front end again; it is there already.
+define install_extra
+@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 bash scripts/quiet.sh pip-$(1) $(BIN)/pip install --no-build-isolation --editable ".[$(1)]"
+endef
+
+$(STAMPS)/python-demo: $(PACKAGE_FILES) | $(LABEXTENSION)/package.json
+	$(call say,"Package with the libraries of the demo notebook in .venv (minutes the first time)")
+	$(call install_extra,demo)
+	@touch $@
+
+$(STAMPS)/python-dev: $(PACKAGE_FILES) | $(LABEXTENSION)/package.json
+	$(call say,"Package with test and lint tools in .venv (minutes the first time)")
+	$(call install_extra,dev)
+	@touch $@ $(STAMPS)/python-demo
+
+# An editable install copies the bundle; this keeps the copy equal to the last build.
+define place_labextension
+@rm -rf $(VENV)/share/jupyter/labextensions/notebookos-ext
+@mkdir -p $(VENV)/share/jupyter/labextensions
+@cp -r $(LABEXTENSION) $(VENV)/share/jupyter/labextensions/notebookos-ext
+@cp install.json $(VENV)/share/jupyter/labextensions/notebookos-ext/
+endef
+
+$(STAMPS)/installed-demo: $(STAMPS)/python-demo $(LABEXTENSION)/package.json
+	$(place_labextension)
+	@touch $@
+
+$(STAMPS)/installed-dev: $(STAMPS)/python-dev $(LABEXTENSION)/package.json
+	$(place_labextension)
+	@touch $@ $(STAMPS)/installed-demo
+
+ui-tests/node_modules/.made: $(STAMPS)/node ui-tests/package.json ui-tests/yarn.lock
+	$(call say,"Node packages of the browser tests in ui-tests/node_modules")
+	@cd ui-tests && bash ../scripts/quiet.sh ui-node-modules jlpm install --immutable
+	@touch $@
+
+chromium:
+	$(call say,"Chromium")
+	@bash scripts/find_chromium.sh
+
+build: $(LABEXTENSION)/package.json ## Compile and bundle the front end
+
+# ---------------------------------------------------------------- use
+
+lab: $(STAMPS)/installed-demo ## Prepare everything and start JupyterLab with the embedded cluster
+	$(call say,"JupyterLab (Ctrl-C ends it); open examples/train_digits.ipynb with 'Python 3 (NotebookOS)'")
+	@exec $(BIN)/jupyter lab $(ALLOW_ROOT) $(LAB_ARGS)
+
+# ---------------------------------------------------------------- check
+
+test: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## Prepare everything; run Python, TypeScript and browser tests
+	@bash scripts/run_tests.sh python typescript browser
+
+test-full: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## The same with the tests that take minutes
+	@NOTEBOOKOS_FULL=1 bash scripts/run_tests.sh python typescript browser
+
+test-python: $(STAMPS)/installed-dev ## Python tests only
+	@bash scripts/run_tests.sh python
+
+test-ts: node_modules/.made ## TypeScript tests only
+	@bash scripts/run_tests.sh typescript
+
+test-ui: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## Browser tests only
+	@bash scripts/run_tests.sh browser
+
+check: check-python check-ts ## Linters, types and import layering, in under a minute
+
+check-python: $(STAMPS)/installed-dev
+	$(call say,"ruff")
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	$(call say,"mypy")
+	@$(BIN)/mypy
+	$(call say,"layering: ARCHITECTURE.md against the tree")
+	@$(BIN)/pytest -q tests/test_tree.py
+
+check-ts: node_modules/.made
+	$(call say,"eslint, prettier, stylelint, tsc")
+	@jlpm --silent stylelint:check
+	@jlpm --silent prettier:check
+	@jlpm --silent eslint:check
+	@jlpm --silent tsc --project tsconfig.test.json
+
+fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatters repair what they can
+	-@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+	@jlpm --silent lint
+
+bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
+	@$(BIN)/python -m benchmarks
+
+wheel: $(LABEXTENSION)/package.json ## Build dist/*.whl with the production front end
+	$(call say,"Wheel in dist/")
+	@$(BIN)/pip install --quiet build
+	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 $(BIN)/python -m build --wheel --no-isolation
+
+clean: ## Remove everything that these verbs have made, environments included
+	rm -rf .venv .cache lib dist build coverage $(LABEXTENSION) notebookos_ext/_version.py tsconfig.tsbuildinfo
+	rm -rf node_modules .yarn ui-tests/node_modules ui-tests/.yarn ui-tests/test-results ui-tests/playwright-report
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .eslintcache .stylelintcache
+	find notebookos_ext tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

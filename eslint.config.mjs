@@ -1,0 +1,42 @@
+import jupyter from '@jupyter/eslint-plugin';
+import prettier from 'eslint-config-prettier';
+import tseslint from 'typescript-eslint';
+
+export default tseslint.config(
+  {
+    ignores: [
+      '.venv/**',
+      '**/node_modules/**',
+      'lib/**',
+      'coverage/**',
+      'notebookos_ext/labextension/**',
+      'ui-tests/test-results/**',
+      'ui-tests/playwright-report/**'
+    ]
+  },
+  ...tseslint.configs.recommended,
+  jupyter.configs.recommended,
+  prettier,
+  {
+    files: ['**/*.{ts,tsx}'],
+    rules: {
+      '@typescript-eslint/naming-convention': [
+        'error',
+        {
+          selector: 'interface',
+          format: ['PascalCase'],
+          custom: { regex: '^I[A-Z]', match: true }
+        }
+      ],
+      '@typescript-eslint/no-unused-vars': ['error', { args: 'none' }],
+      curly: ['error', 'all'],
+      eqeqeq: 'error',
+      'no-console': 'error',
+      'prefer-arrow-callback': 'error'
+    }
+  },
+  {
+    files: ['**/*.js'],
+    rules: { '@typescript-eslint/no-require-imports': 'off' }
+  }
+);
