@@ -1,0 +1,200 @@
+"""Everything that can happen to the scheduler. Each event has `at`, in seconds of the caller's
+clock.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from notebookos_ext.cluster.model import (
+    Cell,
+    CellId,
+    DeviceId,
+    HeldName,
+    HostId,
+    HostSpec,
+    KernelId,
+    KernelSpec,
+    Outcome,
+    ReplicaId,
+)
+
+
+class HostJoined(msgspec.Struct, frozen=True, tag=True):
+    """An agent is there; a known host id with a new incarnation means that the old one is gone."""
+
+    spec: HostSpec
+    at: float
+
+
+class HostLost(msgspec.Struct, frozen=True, tag=True):
+    """The agent's process ended or its lease expired; all its replicas and bindings are gone."""
+
+    host: HostId
+    incarnation: str
+    reason: str
+    at: float
+
+
+class KernelRequested(msgspec.Struct, frozen=True, tag=True):
+    """A client asked for a new kernel."""
+
+    spec: KernelSpec
+    at: float
+
+
+class KernelStopped(msgspec.Struct, frozen=True, tag=True):
+    """The user shut the kernel down (or its server does)."""
+
+    kernel: KernelId
+    at: float
+
+
+class KernelRestarted(msgspec.Struct, frozen=True, tag=True):
+    """The user restarted the kernel: a new epoch with an empty namespace; waiting cells are
+    aborted.
+
+    The replica count of `spec` takes effect when the number of hosts allows it.
+    """
+
+    kernel: KernelId
+    at: float
+
+
+class KernelSettingsChanged(msgspec.Struct, frozen=True, tag=True):
+    """New per-notebook settings; GPUs apply to the next cell, replicas to the next kernel start."""
+
+    kernel: KernelId
+    gpus_per_cell: int | None
+    replica_count: int | None
+    at: float
+
+
+class ReplicaStarted(msgspec.Struct, frozen=True, tag=True):
+    """The replica answers and has applied the whole committed log."""
+
+    replica: ReplicaId
+    host: HostId
+    incarnation: str
+    pid: int
+    at: float
+
+
+class ReplicaLost(msgspec.Struct, frozen=True, tag=True):
+    """The replica's process ended without being asked to, or could not be started."""
+
+    replica: ReplicaId
+    host: HostId
+    incarnation: str
+    reason: str
+    at: float
+
+
+class CellSubmitted(msgspec.Struct, frozen=True, tag=True):
+    """The router has an execute_request at the head of the kernel's queue."""
+
+    cell: Cell
+    at: float
+
+
+class CellCancelled(msgspec.Struct, frozen=True, tag=True):
+    """An interrupt, restart or abort took back a cell that has not started."""
+
+    kernel: KernelId
+    cell: CellId
+    at: float
+
+
+class AttemptStarted(msgspec.Struct, frozen=True, tag=True):
+    """LEAD is committed and the devices are bound: the replica is the executor."""
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    at: float
+
+
+class AttemptRefused(msgspec.Struct, frozen=True, tag=True):
+    """The attempt could not start; nothing of it is left behind.
+
+    `busy` names devices that somebody outside this cluster uses. `recycle` asks for the replica to
+    be
+    restarted from the log first (its CUDA was initialised on other devices). Neither: try
+    elsewhere.
+    """
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    reason: str
+    busy: tuple[DeviceId, ...]
+    recycle: bool
+    at: float
+
+
+class AttemptClosed(msgspec.Struct, frozen=True, tag=True):
+    """DONE, FAILED or LOST is committed (or, LOST, decided because no majority is left)."""
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    outcome: Outcome
+    at: float
+
+
+class GpusReleased(msgspec.Struct, frozen=True, tag=True):
+    """The devices' memory is free (or measured as not) and others may bind them."""
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    at: float
+
+
+class HoldChanged(msgspec.Struct, frozen=True, tag=True):
+    """What cannot travel from `replica`; an empty `names` lifts the hold."""
+
+    kernel: KernelId
+    replica: ReplicaId
+    names: tuple[HeldName, ...]
+    at: float
+
+
+class DurabilityChanged(msgspec.Struct, frozen=True, tag=True):
+    """Names of `replica` whose newest value is not yet in the log and store; empty: all is durable.
+
+    While it is not empty only `replica` can run the next cell; the scheduler waits for it rather
+    than choose another (design 4.7).
+    """
+
+    kernel: KernelId
+    replica: ReplicaId
+    names: tuple[str, ...]
+    at: float
+
+
+class Ticked(msgspec.Struct, frozen=True, tag=True):
+    """Time passes; at least once a second while anything waits."""
+
+    at: float
+
+
+Event = (
+    HostJoined
+    | HostLost
+    | KernelRequested
+    | KernelStopped
+    | KernelRestarted
+    | KernelSettingsChanged
+    | ReplicaStarted
+    | ReplicaLost
+    | CellSubmitted
+    | CellCancelled
+    | AttemptStarted
+    | AttemptRefused
+    | AttemptClosed
+    | GpusReleased
+    | HoldChanged
+    | DurabilityChanged
+    | Ticked
+)

@@ -1,0 +1,71 @@
+"""Which committed entries count: at most one executor per cell, nothing from a closed attempt.
+
+The very same rules run in every host agent over the same committed entries, so all replicas agree
+without talking (paper section on the executor election; design 4.3). Attempts are numbered per
+kernel, upwards over all its cells, so an attempt number alone fences older ones.
+"""
+
+from __future__ import annotations
+
+from notebookos_ext.cluster.entries import (
+    ClosedEntry,
+    EpochEntry,
+    LeadEntry,
+    LogEntry,
+    StateEntry,
+)
+from notebookos_ext.cluster.model import ReplicaId
+
+
+class Ledger:
+    """Folds a kernel's committed entries, in log order."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.last_attempt = 0
+        self.lead: LeadEntry | None = None
+        """The open attempt, else None."""
+        self.executor: ReplicaId | None = None
+        """Who led the last attempt of this epoch; None before the first."""
+
+    def accept(self, entry: LogEntry) -> bool:
+        """Take one entry in; False means that it does not count and must be ignored everywhere."""
+        if isinstance(entry, EpochEntry):
+            return self._new_epoch(entry)
+        if entry.epoch != self.epoch:
+            return False
+        if isinstance(entry, LeadEntry):
+            return self._new_lead(entry)
+        if isinstance(entry, ClosedEntry):
+            return self._closed(entry)
+        return self._state(entry)
+
+    def _new_epoch(self, entry: EpochEntry) -> bool:
+        if entry.epoch <= self.epoch:
+            return False
+        self.epoch = entry.epoch
+        self.lead = None
+        self.executor = None
+        return True
+
+    def _new_lead(self, entry: LeadEntry) -> bool:
+        if self.lead is not None or entry.attempt <= self.last_attempt:
+            return False
+        self.last_attempt = entry.attempt
+        self.lead = entry
+        self.executor = entry.replica
+        return True
+
+    def _closed(self, entry: ClosedEntry) -> bool:
+        lead = self.lead
+        if lead is None or (lead.cell, lead.attempt, lead.replica) != (
+            entry.cell,
+            entry.attempt,
+            entry.replica,
+        ):
+            return False
+        self.lead = None
+        return True
+
+    def _state(self, entry: StateEntry) -> bool:
+        return entry.replica == self.executor and entry.after_attempt == self.last_attempt

@@ -1,0 +1,1 @@
+"""Answers the browser: REST handlers over snapshots, requests as events."""

@@ -1,0 +1,167 @@
+"""The JSON that the browser and the command line see; twin of `src/wire.ts`.
+
+Samples of every shape are in `tests/testdata/wire/`, read by pytest and by jest. Times are seconds
+since the Unix epoch; durations are `_ms`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class BindingView(msgspec.Struct, frozen=True):
+    """Who holds a device."""
+
+    kernel_id: str
+    replica_id: str
+    cell_id: str
+    since: float
+    releasing: bool
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    """One GPU of a host; readings are None where they cannot be had."""
+
+    id: str
+    index: int
+    kind: Literal["cuda", "simulated"]
+    name: str
+    memory_bytes: int
+    memory_used_bytes: int | None
+    utilization_percent: float | None
+    shared_with: tuple[str, ...]
+    """Other virtual hosts of the same machine that list this device."""
+    binding: BindingView | None
+
+
+class HostView(msgspec.Struct, frozen=True):
+    """One host."""
+
+    id: str
+    state: Literal["ready", "lost"]
+    machine: str
+    pid: int
+    devices: tuple[DeviceView, ...]
+    replica_count: int
+
+
+class ReplicaView(msgspec.Struct, frozen=True):
+    """One replica of a kernel. `lag` counts committed log entries that it has not applied."""
+
+    id: str
+    number: int
+    host_id: str
+    state: Literal["starting", "idle", "executing", "lost", "stopping"]
+    pid: int | None
+    lag: int
+    executor: bool
+    """Runs the present cell or, between cells, ran the last one."""
+
+
+class HeldNameView(msgspec.Struct, frozen=True):
+    """A name that cannot travel."""
+
+    name: str
+    type_name: str
+    reason: str
+
+
+class CellView(msgspec.Struct, frozen=True):
+    """A cell that runs or ran."""
+
+    cell_id: str
+    code: str
+    """Its first line, shortened."""
+    gpus: int
+    gpus_reason: str
+    replica_id: str | None
+    host_id: str | None
+    devices: tuple[int, ...]
+    """Indices of the devices on its host."""
+    device_kind: Literal["cuda", "simulated"] | None
+    state: Literal["waiting", "running", "done", "failed", "lost", "aborted", "rejected"]
+    submitted: float
+    waited_ms: float | None
+    ran_ms: float | None
+
+
+class KernelView(msgspec.Struct, frozen=True):
+    """One distributed kernel."""
+
+    id: str
+    name: str
+    """Name of its kernelspec."""
+    notebook_path: str
+    state: Literal["waiting-for-hosts", "starting", "idle", "queued", "busy", "stopping"]
+    epoch: int
+    replica_count: int
+    next_replica_count: int
+    """Takes effect when the kernel starts the next time; equal to `replica_count` if nothing
+    changes.
+    """
+    gpus_per_cell: int
+    replicas: tuple[ReplicaView, ...]
+    held: tuple[HeldNameView, ...]
+    not_durable: tuple[str, ...]
+    cells: tuple[CellView, ...]
+    """The latest cells, newest first, at most 20."""
+
+
+class WaitingView(msgspec.Struct, frozen=True):
+    """A cell in the queue."""
+
+    kernel_id: str
+    notebook_path: str
+    cell_id: str
+    position: int
+    gpus: int
+    reason: str
+    since: float
+
+
+class WarningView(msgspec.Struct, frozen=True):
+    """Something the user should know."""
+
+    kernel_id: str | None
+    message: str
+    at: float
+
+
+class ClusterView(msgspec.Struct, frozen=True):
+    """GET notebookos/api/cluster."""
+
+    version: str
+    at: float
+    backend: str
+    policy: str
+    simulated: bool
+    """True when the devices are simulated ones."""
+    hosts: tuple[HostView, ...]
+    kernels: tuple[KernelView, ...]
+    waiting: tuple[WaitingView, ...]
+    warnings: tuple[WarningView, ...]
+
+
+class KernelSettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PATCH notebookos/api/kernels/<id>."""
+
+    replica_count: int | None = None
+    gpus_per_cell: int | None = None
+
+
+class KernelSettingsResult(msgspec.Struct, frozen=True):
+    """Answer to the PATCH: the kernel, and per changed setting when it takes effect."""
+
+    kernel: KernelView
+    effective: dict[str, Literal["next-cell", "next-kernel-start"]]
+
+
+class ErrorView(msgspec.Struct, frozen=True):
+    """Every error answer."""
+
+    message: str
+    hint: str
+    error: str
+    """Class name in `errors.py`."""

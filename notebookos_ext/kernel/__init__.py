@@ -1,0 +1,1 @@
+"""Runs cells: one replica process, its namespace and its link to the host agent."""

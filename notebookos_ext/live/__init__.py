@@ -1,0 +1,1 @@
+"""Acts, now: controller, router thread, backends and the Jupyter side around `cluster/`."""

@@ -1,0 +1,1 @@
+"""Keeps: logs and checkpoints on disk."""
