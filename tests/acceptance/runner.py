@@ -1,4 +1,4 @@
-"""Run a notebook and say what came out of it, so that two kernels can be compared output by output."""
+"""Run a notebook and say what came out of it, so that two kernels can be compared."""
 
 from __future__ import annotations
 

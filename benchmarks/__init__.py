@@ -1,0 +1,1 @@
+"""Measurements as ratios against the plain alternative; not part of the package."""
