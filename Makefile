@@ -27,7 +27,7 @@ export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 # The server refuses to run as root unless told to; only then is it told.
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root,)
 
-BUILD_TOOLS := "hatchling>=1.5" "hatch-nodejs-version>=0.3.2" "hatch-jupyter-builder>=0.5" "jupyter-builder>=1.2,<2"
+BUILD_TOOLS := "editables>=0.5" "hatchling>=1.5" "hatch-nodejs-version>=0.3.2" "hatch-jupyter-builder>=0.5" "jupyter-builder>=1.2,<2"
 TS_SOURCES := $(shell find src schema style -type f -not -path '*/__tests__/*' 2>/dev/null)
 PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_ext/kernelspec/* jupyter-config/server-config/*)
 
@@ -143,15 +143,15 @@ check-python: $(STAMPS)/installed-dev
 
 check-ts: node_modules/.made
 	$(call say,"eslint, prettier, stylelint, tsc")
-	@jlpm --silent stylelint:check
-	@jlpm --silent prettier:check
-	@jlpm --silent eslint:check
-	@jlpm --silent tsc --project tsconfig.test.json
+	@jlpm run stylelint:check
+	@jlpm run prettier:check
+	@jlpm run eslint:check
+	@jlpm run tsc --project tsconfig.test.json
 
 fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatters repair what they can
 	-@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
-	@jlpm --silent lint
+	@jlpm run lint
 
 bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks

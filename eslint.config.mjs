@@ -29,6 +29,10 @@ export default tseslint.config(
         }
       ],
       '@typescript-eslint/no-unused-vars': ['error', { args: 'none' }],
+      // JupyterLab's own idiom for a class's options and for lists of ids.
+      '@typescript-eslint/no-namespace': 'off',
+      // The whole bundle is smaller than what lazy loading is for.
+      'jupyter/prefer-lazy-imports': 'off',
       curly: ['error', 'all'],
       eqeqeq: 'error',
       'no-console': 'error',

@@ -21,9 +21,16 @@ const base = jupyterLab(__dirname);
 module.exports = {
   ...base,
   automock: false,
-  collectCoverageFrom: ['src/**/*.{ts,tsx}', '!src/**/*.d.ts', '!src/__tests__/**'],
+  collectCoverageFrom: [
+    'src/**/*.{ts,tsx}',
+    '!src/**/*.d.ts',
+    '!src/__tests__/**'
+  ],
   coverageReporters: ['lcov', 'text'],
-  modulePathIgnorePatterns: ['<rootDir>/notebookos_ext/labextension', '<rootDir>/.venv'],
+  modulePathIgnorePatterns: [
+    '<rootDir>/notebookos_ext/labextension',
+    '<rootDir>/.venv'
+  ],
   reporters: ['default'],
   testPathIgnorePatterns: ['/node_modules/', '/lib/', '/ui-tests/', '/.venv/'],
   testRegex: 'src/.*\\.spec\\.tsx?$',

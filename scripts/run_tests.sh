@@ -27,12 +27,12 @@ python_suite() {
   .venv/bin/python -m pytest --durations=15 -m "$selection" ${PYTEST_ARGS:-}
 }
 
-browser_suite() { (cd ui-tests && CI=1 jlpm --silent playwright test); }
+browser_suite() { (cd ui-tests && CI=1 jlpm run playwright test); }
 
 for name in "$@"; do
   case $name in
     python) suite python python_suite ;;
-    typescript) suite typescript jlpm --silent jest ;;
+    typescript) suite typescript jlpm run jest ;;
     browser) suite browser browser_suite ;;
     *)
       echo "unknown suite '$name': python, typescript or browser" >&2

@@ -1,0 +1,82 @@
+/** One kernel: its replicas, what holds it, what is not yet durable, and its latest cells. */
+import type { TranslationBundle } from '@jupyterlab/translation';
+import * as React from 'react';
+
+import { kernelState, kernelTitle } from '../format';
+import type { Kernel } from '../wire';
+import { CellTable } from './CellTable';
+import { ReplicaTable } from './ReplicaTable';
+
+export interface IKernelCardProps {
+  kernel: Kernel;
+  trans: TranslationBundle;
+}
+
+export function KernelCard(props: IKernelCardProps): JSX.Element {
+  const { kernel, trans } = props;
+  const heading = React.useId();
+  const title = kernelTitle(kernel, trans);
+  return (
+    <section
+      className="jp-NotebookOS-card"
+      aria-labelledby={heading}
+      data-kernel={kernel.id}
+    >
+      <header className="jp-NotebookOS-cardHeader">
+        <h3 id={heading} title={kernel.notebook_path || kernel.id}>
+          {title}
+        </h3>
+        <span
+          className={`jp-NotebookOS-state jp-mod-${kernel.state}`}
+          data-state={kernel.state}
+        >
+          {kernelState(kernel.state, trans)}
+        </span>
+      </header>
+      <p className="jp-NotebookOS-detail">{settings(kernel, trans)}</p>
+      <ReplicaTable title={title} replicas={kernel.replicas} trans={trans} />
+      {kernel.held.length > 0 && (
+        <div className="jp-NotebookOS-notice jp-mod-warn">
+          {trans.__(
+            'Held to its executor by what cannot travel to another replica:'
+          )}
+          <dl className="jp-NotebookOS-held">
+            {kernel.held.map(held => (
+              <React.Fragment key={held.name}>
+                <dt>
+                  <code>{held.name}</code> ({held.type_name})
+                </dt>
+                <dd>{held.reason}</dd>
+              </React.Fragment>
+            ))}
+          </dl>
+        </div>
+      )}
+      {kernel.not_durable.length > 0 && (
+        <p className="jp-NotebookOS-notice jp-mod-info">
+          {trans.__('Not yet durable: %1', kernel.not_durable.join(', '))}
+        </p>
+      )}
+      {kernel.cells.length > 0 && (
+        <CellTable title={title} cells={kernel.cells} trans={trans} />
+      )}
+    </section>
+  );
+}
+
+function settings(kernel: Kernel, trans: TranslationBundle): string {
+  const replicas = trans._n('%1 replica', '%1 replicas', kernel.replica_count);
+  const gpus = trans._n(
+    '%1 GPU per cell',
+    '%1 GPUs per cell',
+    kernel.gpus_per_cell
+  );
+  return kernel.next_replica_count === kernel.replica_count
+    ? trans.__('%1, %2', replicas, gpus)
+    : trans.__(
+        '%1 (%2 from the next kernel start), %3',
+        replicas,
+        kernel.next_replica_count,
+        gpus
+      );
+}

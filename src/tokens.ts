@@ -1,0 +1,26 @@
+/** What other plugins, ours and those of others, may ask for. */
+import { Token } from '@lumino/coreutils';
+import type { IDisposable } from '@lumino/disposable';
+import type { ISignal } from '@lumino/signaling';
+
+import type { ClusterState } from './reduce';
+import type { Kernel, SettingsPatch, SettingsResult } from './wire';
+
+/** The cluster as the server last told it, kept up to date. */
+export interface IClusterModel extends IDisposable {
+  /** What is known now. */
+  readonly state: ClusterState;
+  /** Emitted after each change of `state`. */
+  readonly changed: ISignal<IClusterModel, void>;
+  /** The kernel with this id, if it is one of ours. */
+  kernel(id: string | undefined): Kernel | undefined;
+  /** Ask the server now instead of at the next interval. */
+  refresh(): Promise<void>;
+  /** Change the settings of a kernel; rejects with `Refused` when they are impossible. */
+  patchKernel(id: string, patch: SettingsPatch): Promise<SettingsResult>;
+}
+
+export const IClusterModel = new Token<IClusterModel>(
+  'notebookos-ext:IClusterModel',
+  'The NotebookOS cluster behind this server: hosts, GPUs, kernels, replicas and waiting cells.'
+);

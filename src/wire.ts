@@ -1,0 +1,170 @@
+/**
+ * The JSON that the server answers; twin of `notebookos_ext/handlers/models.py`.
+ *
+ * Samples of every shape are in `tests/testdata/wire/`, read by pytest and by jest. Times are
+ * seconds since the Unix epoch; durations are `_ms`.
+ */
+import {
+  Decoded,
+  dictionary,
+  flag,
+  list,
+  nullable,
+  number,
+  oneOf,
+  record,
+  text
+} from './decode';
+
+const deviceKind = oneOf('cuda', 'simulated');
+
+const binding = record({
+  kernel_id: text,
+  replica_id: text,
+  cell_id: text,
+  since: number,
+  releasing: flag
+});
+
+const device = record({
+  id: text,
+  index: number,
+  kind: deviceKind,
+  name: text,
+  memory_bytes: number,
+  memory_used_bytes: nullable(number),
+  utilization_percent: nullable(number),
+  shared_with: list(text),
+  binding: nullable(binding)
+});
+
+const host = record({
+  id: text,
+  state: oneOf('ready', 'lost'),
+  machine: text,
+  pid: number,
+  devices: list(device),
+  replica_count: number
+});
+
+const replica = record({
+  id: text,
+  number,
+  host_id: text,
+  state: oneOf('starting', 'idle', 'executing', 'lost', 'stopping'),
+  pid: nullable(number),
+  lag: number,
+  executor: flag
+});
+
+const heldName = record({ name: text, type_name: text, reason: text });
+
+const cell = record({
+  cell_id: text,
+  code: text,
+  gpus: number,
+  gpus_reason: text,
+  replica_id: nullable(text),
+  host_id: nullable(text),
+  devices: list(number),
+  device_kind: nullable(deviceKind),
+  state: oneOf(
+    'waiting',
+    'running',
+    'done',
+    'failed',
+    'lost',
+    'aborted',
+    'rejected'
+  ),
+  submitted: number,
+  waited_ms: nullable(number),
+  ran_ms: nullable(number)
+});
+
+const kernel = record({
+  id: text,
+  name: text,
+  notebook_path: text,
+  state: oneOf(
+    'waiting-for-hosts',
+    'starting',
+    'idle',
+    'queued',
+    'busy',
+    'stopping'
+  ),
+  epoch: number,
+  replica_count: number,
+  next_replica_count: number,
+  gpus_per_cell: number,
+  replicas: list(replica),
+  held: list(heldName),
+  not_durable: list(text),
+  cells: list(cell)
+});
+
+const waiting = record({
+  kernel_id: text,
+  notebook_path: text,
+  cell_id: text,
+  position: number,
+  gpus: number,
+  reason: text,
+  since: number
+});
+
+const warning = record({
+  kernel_id: nullable(text),
+  message: text,
+  at: number
+});
+
+const cluster = record({
+  version: text,
+  at: number,
+  backend: text,
+  policy: text,
+  simulated: flag,
+  hosts: list(host),
+  kernels: list(kernel),
+  waiting: list(waiting),
+  warnings: list(warning)
+});
+
+const settingsResult = record({
+  kernel,
+  effective: dictionary(oneOf('next-cell', 'next-kernel-start'))
+});
+
+const error = record({ message: text, hint: text, error: text });
+
+export type Binding = Decoded<typeof binding>;
+export type Device = Decoded<typeof device>;
+export type DeviceKind = Decoded<typeof deviceKind>;
+export type Host = Decoded<typeof host>;
+export type Replica = Decoded<typeof replica>;
+export type HeldName = Decoded<typeof heldName>;
+export type Cell = Decoded<typeof cell>;
+export type Kernel = Decoded<typeof kernel>;
+export type Waiting = Decoded<typeof waiting>;
+export type Warning = Decoded<typeof warning>;
+export type Cluster = Decoded<typeof cluster>;
+export type SettingsResult = Decoded<typeof settingsResult>;
+export type ServerError = Decoded<typeof error>;
+
+/** Body of PATCH notebookos/api/kernels/<id>. */
+export type SettingsPatch = {
+  replica_count?: number;
+  gpus_per_cell?: number;
+};
+
+/** GET notebookos/api/cluster. */
+export const decodeCluster = (value: unknown): Cluster => cluster(value, '');
+
+/** Answer to PATCH notebookos/api/kernels/<id>. */
+export const decodeSettingsResult = (value: unknown): SettingsResult =>
+  settingsResult(value, '');
+
+/** Body of every error answer. */
+export const decodeError = (value: unknown): ServerError => error(value, '');
