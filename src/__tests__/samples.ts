@@ -1,0 +1,58 @@
+/** The samples that pytest reads too, and a model to draw them with. */
+import { Signal } from '@lumino/signaling';
+import * as fs from 'fs';
+import * as path from 'path';
+
+import { ClusterState, INITIAL } from '../reduce';
+import type { IClusterModel } from '../tokens';
+import { Cluster, decodeCluster, Kernel, SettingsResult } from '../wire';
+
+export const WIRE = path.join(__dirname, '../../tests/testdata/wire');
+
+export function sample(name: string): unknown {
+  const file = path.join(WIRE, `${name}.json`);
+  return JSON.parse(fs.readFileSync(file, { encoding: 'utf-8' }));
+}
+
+export const cluster = (): Cluster => decodeCluster(sample('cluster'));
+export const emptyCluster = (): Cluster =>
+  decodeCluster(sample('cluster-empty'));
+
+/** Holds what a test puts in; asks no server. */
+export class FixedModel implements IClusterModel {
+  state: ClusterState = INITIAL;
+  readonly changed = new Signal<this, void>(this);
+  readonly patches: [string, unknown][] = [];
+  isDisposed = false;
+
+  show(state: ClusterState): void {
+    this.state = state;
+    this.changed.emit();
+  }
+
+  connected(view: Cluster): void {
+    this.show({ connection: { kind: 'connected' }, cluster: view });
+  }
+
+  kernel(id: string | undefined): Kernel | undefined {
+    return this.state.cluster?.kernels.find(kernel => kernel.id === id);
+  }
+
+  async refresh(): Promise<void> {
+    this.changed.emit();
+  }
+
+  async patchKernel(id: string, patch: unknown): Promise<SettingsResult> {
+    this.patches.push([id, patch]);
+    const kernel = this.kernel(id);
+    if (!kernel) {
+      throw new Error(`no kernel ${id}`);
+    }
+    return { kernel, effective: {} };
+  }
+
+  dispose(): void {
+    this.isDisposed = true;
+    Signal.clearData(this);
+  }
+}

@@ -1,0 +1,199 @@
+import { nullTranslator } from '@jupyterlab/translation';
+import { framePromise } from '@jupyterlab/testing';
+import { Widget } from '@lumino/widgets';
+
+import { Sidebar } from '../widgets/sidebar';
+import { cluster, emptyCluster, FixedModel } from './samples';
+
+describe('Sidebar', () => {
+  let model: FixedModel;
+  let sidebar: Sidebar;
+
+  beforeEach(() => {
+    model = new FixedModel();
+    sidebar = new Sidebar({ model, translator: nullTranslator });
+    Widget.attach(sidebar, document.body);
+  });
+
+  afterEach(() => {
+    sidebar.dispose();
+  });
+
+  /** React draws in a later frame than the model changes. */
+  async function drawn(): Promise<HTMLElement> {
+    await framePromise();
+    await framePromise();
+    return sidebar.node;
+  }
+
+  const all = (node: HTMLElement, selector: string) =>
+    Array.from(node.querySelectorAll<HTMLElement>(selector));
+  /** What stands in each cell of a row. */
+  const cells = (row: HTMLElement | undefined) =>
+    Array.from((row as HTMLTableRowElement).cells).map(
+      cell => cell.textContent
+    );
+  const texts = (node: HTMLElement, selector: string) =>
+    all(node, selector).map(element => element.textContent);
+
+  it('says that it is asking the server', async () => {
+    const node = await drawn();
+    expect(texts(node, '[role=status]')).toEqual(['Asking the server…']);
+    expect(node.querySelector('table')).toBeNull();
+  });
+
+  it('has a name and a role', () => {
+    expect(sidebar.node.getAttribute('role')).toBe('region');
+    expect(sidebar.node.getAttribute('aria-label')).toBe('NotebookOS');
+  });
+
+  it('shows each host with its devices and who holds them', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    expect(texts(node, '[data-host] h3')).toEqual([
+      'host-1',
+      'host-2',
+      'host-3'
+    ]);
+    const held = all(node, '[data-host=host-2] tbody tr').map(cells);
+    expect(held).toEqual([
+      ['0simulated', '16 GiB, 88% busy', 'train_digits.ipynb, replica 2'],
+      ['1simulated', '16 GiB', 'Kernel b2c4e8f0, replica 1 (releasing)']
+    ]);
+    expect(texts(node, '[data-host=host-1] .jp-NotebookOS-state')).toEqual([
+      '2 of 2 GPUs free'
+    ]);
+    expect(texts(node, '[data-host=host-3] .jp-NotebookOS-state')).toEqual([
+      'lost'
+    ]);
+  });
+
+  it('calls only simulated devices simulated', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const real = node.querySelector('[data-host=host-3] tbody th');
+    expect(real?.textContent).toBe('0');
+    expect(node.textContent).toContain('Simulated GPUs');
+  });
+
+  it('shows replicas, the executor, and what holds a kernel', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const [first] = all(node, '[data-kernel]');
+    const rows = all(first, '[data-replica]').map(cells);
+    expect(rows).toEqual([
+      ['1', 'host-1', 'idle', '4101', '0'],
+      ['2executor', 'host-2', 'executing', '4102', '0'],
+      ['3', 'host-3', 'lost', '–', '2']
+    ]);
+    expect(first.textContent).toContain(
+      '3 replicas (5 from the next kernel start), 1 GPU per cell'
+    );
+    expect(texts(first, 'dt')).toEqual(['connection (socket.socket)']);
+    expect(texts(first, 'dd')).toEqual([
+      'an open socket belongs to one process'
+    ]);
+    expect(first.textContent).toContain('Not yet durable: model');
+  });
+
+  it('shows where each cell ran, how long it waited and ran', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const [first] = all(node, '[data-kernel]');
+    const rows = all(first, '[data-cell]').map(cells);
+    expect(rows).toEqual([
+      [
+        'for epoch in range(20):running',
+        'replica 2, host-2GPU 0 (simulated)',
+        '413 ms',
+        '–'
+      ],
+      ['1 / 0failed', 'replica 1, host-1', '2 ms', '31 ms'],
+      ['import torch', 'replica 1, host-1', '2 ms', '1.8 s']
+    ]);
+  });
+
+  it('shows the queue with places and reasons', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const row = all(node, 'table tr[data-cell=c-9]').pop();
+    expect(cells(row)).toEqual([
+      '1',
+      'Kernel b2c4e8f0',
+      '2',
+      '2 GPUs needed, 1 free on host-1for 3.0 s'
+    ]);
+  });
+
+  it('shows warnings, newest first', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const [newest, oldest] = texts(node, '.jp-NotebookOS-warnings li');
+    expect(newest).toContain('train_digits.ipynb: Replica 3 was lost');
+    expect(oldest).toContain('No GPU was found');
+  });
+
+  it('says what is empty', async () => {
+    model.connected(emptyCluster());
+    const node = await drawn();
+    expect(texts(node, '.jp-NotebookOS-empty')).toEqual([
+      'No host has joined yet.',
+      'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".',
+      'No cell is waiting.'
+    ]);
+  });
+
+  it('counts in the titles of its sections', async () => {
+    model.connected(cluster());
+    await drawn();
+    expect(sidebar.widgets.map(widget => widget.title.label)).toEqual([
+      'GPUs on 3 hosts',
+      'Kernels (2)',
+      'Waiting (1)'
+    ]);
+  });
+
+  it('says that it is disconnected and keeps the last picture', async () => {
+    model.show({
+      connection: { kind: 'disconnected', since: 0 },
+      cluster: cluster()
+    });
+    const node = await drawn();
+    expect(texts(node, '[role=status]')[0]).toContain('Disconnected since');
+    expect(all(node, '[data-host]')).toHaveLength(3);
+  });
+
+  it('says what to do when the server has no extension', async () => {
+    model.show({ connection: { kind: 'missing' }, cluster: null });
+    const node = await drawn();
+    expect(texts(node, '[role=status]')[0]).toContain(
+      'jupyter server extension enable notebookos_ext'
+    );
+  });
+
+  it('shows the sentence and the hint of an error', async () => {
+    model.show({
+      connection: { kind: 'failed', status: 503, message: 'No.', hint: 'Try.' },
+      cluster: null
+    });
+    const node = await drawn();
+    expect(texts(node, '[role=status]')).toEqual(['No. Try.']);
+  });
+
+  it('gives each control and each table a name', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    for (const table of all(node, 'table')) {
+      expect(table.querySelector('caption')?.textContent).toBeTruthy();
+    }
+    for (const meter of all(node, 'meter')) {
+      expect(meter.getAttribute('aria-label')).toBe('4 GiB of 16 GiB used');
+    }
+    expect(all(node, 'meter')).toHaveLength(1);
+  });
+
+  it('stops listening when it is closed', () => {
+    sidebar.dispose();
+    expect(() => model.connected(cluster())).not.toThrow();
+  });
+});
