@@ -1,0 +1,93 @@
+"""What a leader knows of one follower, and how much it may send it (thesis 10.2.1)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+IN_FLIGHT_MESSAGES_MAX = 64
+IN_FLIGHT_BYTES_MAX = 8_000_000
+
+
+class Progress:
+    """*Probing*, one message at a time, until the logs are known to meet; then *streaming*.
+
+    `match_index` is acknowledged; `next_index` is sent next. Streaming moves `next_index` on
+    without waiting for answers, within the in-flight limits.
+    """
+
+    def __init__(self, next_index: int) -> None:
+        self.match_index = 0
+        self.next_index = next_index
+        self.probing = True
+        self.heard = False
+        """Since the leader last counted who is there."""
+        self.told_commit_index = 0
+        """The commit index of the newest message to it."""
+        self.read_round = 0
+        """The last round of reads that it has echoed."""
+        self.check_due = False
+        """An Append without entries is wanted: refused, it shows that entries were lost."""
+        self._probe_sent = False
+        self._in_flight: deque[tuple[int, int]] = deque()
+        self._in_flight_bytes = 0
+
+    @property
+    def may_send(self) -> bool:
+        """Whether another Append with entries may leave now."""
+        if self.probing:
+            return not self._probe_sent
+        return (
+            len(self._in_flight) < IN_FLIGHT_MESSAGES_MAX
+            and self._in_flight_bytes < IN_FLIGHT_BYTES_MAX
+        )
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """An Append that ends at `last_index` has left."""
+        self.check_due = False
+        if self.probing:
+            self._probe_sent = True
+        elif last_index >= self.next_index:
+            self.next_index = last_index + 1
+            self._in_flight.append((last_index, size_bytes))
+            self._in_flight_bytes += size_bytes
+
+    def accepted(self, index: int) -> bool:
+        """The follower verified its log up to `index`; True if that is news."""
+        news = index > self.match_index
+        self.match_index = max(self.match_index, index)
+        self.next_index = max(self.next_index, self.match_index + 1)
+        while self._in_flight and self._in_flight[0][0] <= index:
+            self._in_flight_bytes -= self._in_flight.popleft()[1]
+        if self.probing:
+            # The logs are known to meet, so the rest can stream.
+            self.probing = False
+            self._probe_sent = False
+            self.next_index = self.match_index + 1
+        return news
+
+    def refused(self, index: int, meeting_index: int) -> bool:
+        """It has no matching entry at `index`; try `meeting_index`. False for an old refusal."""
+        if self.probing:
+            if index != self.next_index - 1:
+                return False
+        elif index <= self.match_index:
+            return False
+        self.probe(meeting_index + 1)
+        return True
+
+    def probe(self, next_index: int | None = None) -> None:
+        """Messages may have been lost: go back to one at a time."""
+        self.probing = True
+        self.check_due = False
+        self._probe_sent = False
+        self._in_flight.clear()
+        self._in_flight_bytes = 0
+        at = self.match_index + 1 if next_index is None else next_index
+        self.next_index = max(at, self.match_index + 1)
+
+    def ask_again(self) -> None:
+        """It lives and lacks something, so what was sent last may be lost: check it."""
+        if self.probing:
+            self._probe_sent = False
+        else:
+            self.check_due = True
