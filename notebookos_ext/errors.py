@@ -15,7 +15,8 @@ what to do.
     ├── StorageError              a file or store cannot be read or written       507
     │   ├── StorageFull                                                           507
     │   └── CorruptRecord         stored bytes fail their checksum or MAC         500
-    └── ProtocolError             a peer broke the wire protocol                  502
+    ├── ProtocolError             a peer broke the wire protocol                  502
+    └── Defect                    the program broke one of its own rules          500
 
 `handlers/base.py` maps classes to HTTP statuses from the table above, in one place.
 """
@@ -104,3 +105,7 @@ class ProtocolError(NotebookOSError):
     """A peer sent something that the wire protocol does not allow."""
 
     status = 502
+
+
+class Defect(NotebookOSError):
+    """The program broke one of its own rules (an invariant, a table of a life); report it."""

@@ -85,7 +85,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag=True):
 class CloseAttempt(msgspec.Struct, frozen=True, tag=True):
     """Commit LOST(cell, attempt) through the agents of `members` that are left.
 
-    Answered by AttemptClosed. The router then ends the cell with ExecutorLost and `reason`.
+    Answered by AttemptClosed. The router then ends the cell with ExecutorLost and `reason`, unless
+    `ends_cell` is False: its code had not begun, and it was cancelled before or is tried again.
     """
 
     kernel: KernelId
@@ -93,6 +94,7 @@ class CloseAttempt(msgspec.Struct, frozen=True, tag=True):
     attempt: int
     members: tuple[HostId, ...]
     reason: str
+    ends_cell: bool = True
 
 
 class ReleaseGpus(msgspec.Struct, frozen=True, tag=True):

@@ -1,0 +1,440 @@
+"""The life of a cell: it arrives, waits or gets an executor and GPUs, runs, gives them back.
+
+Each handler changes the state for one event; `advance`, called after every one of them, lets cells
+start that now can, oldest first, and tells the others what they wait for.
+"""
+
+from __future__ import annotations
+
+from notebookos_ext.cluster.actions import (
+    CellAborted,
+    CellRejected,
+    CellWaiting,
+    CloseAttempt,
+    ReleaseGpus,
+    StartAttempt,
+)
+from notebookos_ext.cluster.events import (
+    AttemptClosed,
+    AttemptRefused,
+    AttemptStarted,
+    CellCancelled,
+    CellSubmitted,
+    DurabilityChanged,
+    GpusReleased,
+    HoldChanged,
+)
+from notebookos_ext.cluster.gpus import Binding
+from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
+from notebookos_ext.cluster.policies.base import Reject, Run
+from notebookos_ext.cluster.queueing import WaitingCell
+from notebookos_ext.cluster.replicas import (
+    EXECUTING,
+    IDLE,
+    Attempt,
+    Kernel,
+    Phase,
+    Replica,
+    Step,
+)
+from notebookos_ext.cluster.turn import Turn
+from notebookos_ext.errors import Defect
+
+BUSY_ASIDE_S = 5.0
+"""How long a device is left alone on which somebody else's process was seen."""
+
+# ---- handlers
+
+
+def cell_submitted(turn: Turn, event: CellSubmitted) -> None:
+    """A new cell is last in its kernel's order and in the cluster's."""
+    kernel = turn.state.kernels.get(event.cell.kernel)
+    if kernel is None or _known(turn, kernel, event.cell.cell):
+        return
+    waiting = turn.state.queue.new(event.cell, event.at)
+    turn.state.queue.add(waiting)
+    kernel.waiting.append(waiting)
+    turn.state.dirty.add(kernel.id)
+
+
+def cell_cancelled(turn: Turn, event: CellCancelled) -> None:
+    """Take back a cell whose code has not begun; one that runs is interrupted in its replica."""
+    kernel = turn.state.kernels.get(event.kernel)
+    if kernel is None:
+        return
+    waiting = turn.state.queue.find(event.kernel, event.cell)
+    if waiting is not None:
+        abort(turn, kernel, waiting, "it was interrupted while it waited")
+        return
+    attempt = kernel.attempt
+    if attempt is None or attempt.cell.cell != event.cell or attempt.cancelled:
+        return
+    if attempt.phase is Phase.STARTING or attempt.retry:
+        attempt.cancelled = True
+        attempt.retry = False
+        turn.say(
+            CellAborted(
+                kernel=kernel.id, cell=event.cell, reason="it was interrupted before it began"
+            )
+        )
+
+
+def attempt_started(turn: Turn, event: AttemptStarted) -> None:
+    """LEAD is committed: from now on only DONE, FAILED or LOST can close the attempt."""
+    found = _attempt(turn, event.kernel, event.cell, event.attempt)
+    if found is None or found[1].phase is not Phase.STARTING:
+        return
+    kernel, attempt = found
+    attempt.phase = Phase.RUNNING
+    kernel.last_executor = attempt.replica
+    replica = kernel.replica(attempt.replica)
+    if attempt.cancelled:
+        _close(turn, kernel, attempt, "it was interrupted before it began", begun=False)
+    elif replica is None or replica.state is not EXECUTING:
+        reason = replica.lost_reason if replica is not None else "its replica is gone"
+        _close(turn, kernel, attempt, reason, begun=False)
+    elif attempt.devices:
+        replica.devices = attempt.devices
+
+
+def attempt_refused(turn: Turn, event: AttemptRefused) -> None:
+    """Undo the reservation and try the same cell elsewhere, or again after a while."""
+    found = _attempt(turn, event.kernel, event.cell, event.attempt)
+    if found is None or found[1].phase is not Phase.STARTING:
+        return
+    kernel, attempt = found
+    kernel.attempt = None
+    turn.state.pool.release(kernel.id, attempt.number)
+    turn.state.pool.set_aside(event.busy, event.at + BUSY_ASIDE_S)
+    replica = kernel.replica(attempt.replica)
+    if replica is not None and replica.state is EXECUTING:
+        turn.step(replica, Step.RETURNED)
+    turn.state.dirty.add(kernel.id)
+    if attempt.cancelled:
+        return
+    waiting = attempt.waiting
+    _wait_again(turn, kernel, waiting)
+    if replica is None or replica.state is not IDLE:
+        return
+    if event.recycle and replica.id not in waiting.recycled:
+        _recycle(turn, kernel, replica, waiting)
+        return
+    waiting.refusals[replica.id] = waiting.refusals.get(replica.id, 0) + 1
+    if not event.busy or waiting.refusals[replica.id] > 1:
+        waiting.refused[replica.id] = event.reason
+        waiting.recycling = None
+
+
+def attempt_closed(turn: Turn, event: AttemptClosed) -> None:
+    """The cell is over; its kernel can run the next one while the GPUs are given back."""
+    found = _attempt(turn, event.kernel, event.cell, event.attempt)
+    if found is not None:
+        _finish(turn, found[0], found[1], event.outcome)
+
+
+def gpus_released(turn: Turn, event: GpusReleased) -> None:
+    """Others may bind the devices."""
+    pool = turn.state.pool
+    devices = pool.held_by(event.kernel, event.attempt)
+    if devices and pool.bindings[devices[0]].releasing:
+        pool.release(event.kernel, event.attempt)
+        if event.kernel in turn.state.kernels:
+            turn.state.dirty.add(event.kernel)
+
+
+def hold_changed(turn: Turn, event: HoldChanged) -> None:
+    """Names that cannot travel hold the kernel to the replica that has them."""
+    kernel = turn.state.kernels.get(event.kernel)
+    replica = kernel.replica(event.replica) if kernel is not None else None
+    if kernel is None or replica is None or replica.state not in (IDLE, EXECUTING):
+        return
+    if event.names:
+        kernel.held_by, kernel.held = event.replica, event.names
+    elif kernel.held_by == event.replica:
+        kernel.held_by, kernel.held = None, ()
+    turn.state.dirty.add(kernel.id)
+
+
+def durability_changed(turn: Turn, event: DurabilityChanged) -> None:
+    """Names whose newest value is still only on one replica let no other run the next cell."""
+    kernel = turn.state.kernels.get(event.kernel)
+    replica = kernel.replica(event.replica) if kernel is not None else None
+    if kernel is None or replica is None or replica.state not in (IDLE, EXECUTING):
+        return
+    if event.names:
+        kernel.pending_on, kernel.pending = event.replica, event.names
+    elif kernel.pending_on == event.replica:
+        kernel.pending_on, kernel.pending = None, ()
+    turn.state.dirty.add(kernel.id)
+
+
+# ---- what other handlers ask for
+
+
+def abort(turn: Turn, kernel: Kernel, waiting: WaitingCell, reason: str) -> None:
+    """Take a waiting cell back."""
+    _leave_queue(turn, kernel, waiting)
+    turn.say(CellAborted(kernel=kernel.id, cell=waiting.cell.cell, reason=reason))
+
+
+def executor_gone(
+    turn: Turn, kernel: Kernel, replica: Replica, reason: str, *, host_lives: bool
+) -> None:
+    """If the replica was the executor, close its attempt through the members that are left.
+
+    While the attempt is starting on a host that lives, its agent refuses it or reports that LEAD
+    was committed after all; that answer is awaited.
+    """
+    attempt = kernel.attempt
+    if attempt is None or attempt.replica != replica.id:
+        return
+    if not host_lives:
+        attempt.devices = ()
+    if attempt.phase is Phase.RUNNING:
+        _close(turn, kernel, attempt, reason, begun=True)
+    elif attempt.phase is Phase.STARTING and not host_lives:
+        _close(turn, kernel, attempt, reason, begun=False)
+
+
+def finish_without_members(turn: Turn, kernel: Kernel) -> None:
+    """No host of the kernel is left to commit LOST: the attempt ends by decision."""
+    attempt = kernel.attempt
+    if attempt is not None and attempt.phase is Phase.CLOSING and not _ready_members(turn, kernel):
+        _finish(turn, kernel, attempt, Outcome.LOST)
+
+
+def abandon_attempt(turn: Turn, kernel: Kernel) -> None:
+    """The kernel's epoch or life is over, and with it the attempt; its GPUs are given back."""
+    attempt = kernel.attempt
+    if attempt is not None:
+        kernel.attempt = None
+        _give_back(turn, kernel, attempt)
+
+
+# ---- moves
+
+
+def _known(turn: Turn, kernel: Kernel, cell: CellId) -> bool:
+    if turn.state.queue.find(kernel.id, cell) is not None:
+        return True
+    return kernel.attempt is not None and kernel.attempt.cell.cell == cell
+
+
+def _attempt(
+    turn: Turn, kernel_id: KernelId, cell: CellId, number: int
+) -> tuple[Kernel, Attempt] | None:
+    """The open attempt that an event is about; None if it is late and counts for nothing."""
+    kernel = turn.state.kernels.get(kernel_id)
+    attempt = kernel.attempt if kernel is not None else None
+    if kernel is None or attempt is None or attempt.number != number:
+        return None
+    return (kernel, attempt) if attempt.cell.cell == cell else None
+
+
+def _ready_members(turn: Turn, kernel: Kernel) -> tuple[HostId, ...]:
+    return tuple(host for host in kernel.members if turn.state.hosts[host].ready)
+
+
+def _close(turn: Turn, kernel: Kernel, attempt: Attempt, reason: str, *, begun: bool) -> None:
+    attempt.phase = Phase.CLOSING
+    attempt.retry = not begun and not attempt.cancelled
+    turn.say(
+        CloseAttempt(
+            kernel=kernel.id,
+            cell=attempt.cell.cell,
+            attempt=attempt.number,
+            members=_ready_members(turn, kernel),
+            reason=reason,
+            ends_cell=begun,
+        )
+    )
+    turn.state.dirty.add(kernel.id)
+    finish_without_members(turn, kernel)
+
+
+def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> None:
+    kernel.attempt = None
+    replica = kernel.replica(attempt.replica)
+    if replica is not None and replica.state is EXECUTING:
+        turn.step(replica, Step.RETURNED)
+    _give_back(turn, kernel, attempt)
+    if attempt.retry and outcome is Outcome.LOST:
+        _wait_again(turn, kernel, attempt.waiting)
+    turn.state.dirty.add(kernel.id)
+
+
+def _give_back(turn: Turn, kernel: Kernel, attempt: Attempt) -> None:
+    if not attempt.devices:
+        return
+    turn.state.pool.begin_release(kernel.id, attempt.number, turn.at)
+    turn.say(
+        ReleaseGpus(
+            kernel=kernel.id,
+            cell=attempt.cell.cell,
+            attempt=attempt.number,
+            replica=attempt.replica,
+            host=attempt.host,
+            devices=attempt.devices,
+        )
+    )
+
+
+def _recycle(turn: Turn, kernel: Kernel, replica: Replica, waiting: WaitingCell) -> None:
+    """Restart the replica from the log, so that its process can see other devices."""
+    if kernel.held_by == replica.id:
+        names = ", ".join(f"`{held.name}`" for held in kernel.held)
+        _reject(
+            turn,
+            kernel,
+            waiting,
+            Reject(
+                f"replica {replica.number} would have to be restarted to use other GPUs, "
+                f"which would lose {names}",
+                f"delete {names}, or run the cell with as many GPUs as the ones before",
+            ),
+        )
+        return
+    if kernel.pending_on == replica.id:
+        waiting.refused[replica.id] = "its newest values are not durable yet"
+        return
+    waiting.recycled.add(replica.id)
+    waiting.recycling = replica.id
+    turn.stop(kernel, replica)
+    turn.launch(kernel, replica)
+
+
+def _wait_again(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
+    turn.state.queue.add(waiting)
+    kernel.waiting.append(waiting)
+    kernel.waiting.sort(key=lambda cell: cell.order)
+
+
+def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
+    if waiting.protected:
+        turn.look_at_all = True
+    kernel.waiting.remove(waiting)
+    turn.state.queue.remove(waiting)
+    turn.state.dirty.add(kernel.id)
+
+
+def _reject(turn: Turn, kernel: Kernel, waiting: WaitingCell, choice: Reject) -> None:
+    _leave_queue(turn, kernel, waiting)
+    turn.say(
+        CellRejected(
+            kernel=kernel.id, cell=waiting.cell.cell, reason=choice.reason, hint=choice.hint
+        )
+    )
+
+
+def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
+    state = turn.state
+    replica = kernel.replica(run.replica)
+    if replica is None:
+        raise Defect(
+            f"policy {turn.policy.name} chose {run.replica}, which kernel {kernel.id} lacks"
+        )
+    _leave_queue(turn, kernel, waiting)
+    kernel.last_attempt += 1
+    cell = waiting.cell
+    state.pool.bind(
+        run.devices,
+        Binding(kernel.id, cell.cell, kernel.last_attempt, replica.id, replica.host, turn.at),
+    )
+    turn.step(replica, Step.CHOSEN)
+    kernel.attempt = Attempt(
+        kernel.last_attempt, waiting, replica.id, replica.host, run.devices, turn.at
+    )
+    turn.say(
+        StartAttempt(
+            kernel=kernel.id,
+            cell=cell.cell,
+            attempt=kernel.last_attempt,
+            replica=replica.id,
+            host=replica.host,
+            devices=run.devices,
+        )
+    )
+    hosts = {host for device in run.devices for host in state.pool.hosts_of(device)}
+    if state.queue.overtake(waiting, hosts):
+        turn.look_at_all = True
+
+
+# ---- letting waiting cells start
+
+
+def advance(turn: Turn) -> None:
+    """Start what can start, oldest first; tell the others their position and reason if new."""
+    while batch := _to_look_at(turn):
+        for waiting in batch:
+            if turn.state.queue.find(*waiting.key) is waiting:
+                _look_at(turn, waiting)
+    _tell(turn)
+
+
+def _to_look_at(turn: Turn) -> list[WaitingCell]:
+    state = turn.state
+    touched = state.pool.drain_touched()
+    dirty, state.dirty = state.dirty, set()
+    # What is kept for a protected cell may move to another host with any change.
+    if turn.look_at_all or ((touched or dirty) and state.queue.protected):
+        turn.look_at_all = False
+        return list(state.queue)
+    found = state.queue.in_line(touched) if touched else set()
+    for kernel_id in dirty:
+        kernel = state.kernels.get(kernel_id)
+        if kernel is not None:
+            found.update(kernel.waiting)
+    return sorted(found, key=lambda waiting: waiting.order)
+
+
+def _look_at(turn: Turn, waiting: WaitingCell) -> None:
+    kernel = turn.state.kernels[waiting.cell.kernel]
+    choice = turn.policy.choose(
+        turn.view, kernel, waiting, kept=_kept_from(turn, waiting), at=turn.at
+    )
+    if isinstance(choice, Run):
+        _start(turn, kernel, waiting, choice)
+    elif isinstance(choice, Reject):
+        _reject(turn, kernel, waiting, choice)
+    else:
+        turn.state.queue.stand(waiting, choice.line_at)
+        turn.reasons[waiting] = choice.reason
+
+
+def _kept_from(turn: Turn, waiting: WaitingCell) -> set[DeviceId]:
+    """Free devices that older, protected cells keep from this one."""
+    kept: set[DeviceId] = set()
+    if waiting.cell.gpus == 0:
+        return kept
+    for older in turn.state.queue.protected:
+        if older.order >= waiting.order:
+            break
+        kept.update(turn.policy.keep(turn.view, turn.state.kernels[older.cell.kernel], older, kept))
+    return kept
+
+
+def _tell(turn: Turn) -> None:
+    queue = turn.state.queue
+    news: dict[WaitingCell, int] = {}
+    if queue.moved:
+        queue.moved = False
+        in_line = [waiting for waiting in queue if waiting.for_gpus]
+        news = {waiting: place for place, waiting in enumerate(in_line, start=1)}
+    for waiting in turn.reasons:
+        if queue.find(*waiting.key) is waiting and not waiting.for_gpus:
+            own = turn.state.kernels[waiting.cell.kernel].waiting
+            news[waiting] = own.index(waiting) + 1
+        elif waiting.for_gpus:
+            news.setdefault(waiting, waiting.position)
+    for waiting, position in sorted(news.items(), key=lambda item: item[0].order):
+        reason = turn.reasons.get(waiting, waiting.reason)
+        if (position, reason) != (waiting.position, waiting.reason):
+            waiting.position, waiting.reason = position, reason
+            turn.say(
+                CellWaiting(
+                    kernel=waiting.cell.kernel,
+                    cell=waiting.cell.cell,
+                    position=position,
+                    reason=reason,
+                )
+            )

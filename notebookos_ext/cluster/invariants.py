@@ -1,0 +1,126 @@
+"""What holds after every event, written once; tests and the simulator call `check` each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from notebookos_ext.cluster.model import REPLICA_COUNTS, ReplicaState
+from notebookos_ext.cluster.replicas import LOST, Kernel, Phase
+from notebookos_ext.cluster.state import ClusterState
+from notebookos_ext.errors import Defect
+
+
+def check(state: ClusterState) -> None:
+    """Raise Defect with everything that is wrong between two events."""
+    problems = [
+        *state.pool.problems(),
+        *_bindings(state),
+        *_hosts(state),
+        *_waiting(state),
+        *(problem for kernel in state.kernels.values() for problem in _kernel(state, kernel)),
+    ]
+    if problems:
+        raise Defect("the scheduler's state is wrong: " + "; ".join(problems))
+
+
+def _bindings(state: ClusterState) -> Iterator[str]:
+    for device, binding in state.pool.bindings.items():
+        host = state.hosts.get(binding.host)
+        if host is None or not host.ready:
+            yield f"{device} is bound on {binding.host}, which is not there"
+        if binding.releasing:
+            continue
+        kernel = state.kernels.get(binding.kernel)
+        attempt = kernel.attempt if kernel is not None else None
+        if attempt is None or attempt.number != binding.attempt:
+            yield f"{device} is bound by attempt {binding.attempt} of {binding.kernel}, not open"
+        elif device not in attempt.devices or attempt.host != binding.host:
+            yield f"{device} is bound by an attempt that has not asked for it"
+
+
+def _hosts(state: ClusterState) -> Iterator[str]:
+    for host in state.hosts.values():
+        executing = 0
+        for replica_id in host.replicas:
+            found = state.find_replica(replica_id)
+            if found is None or found[1].host != host.id:
+                yield f"{host.id} lists {replica_id}, which is not there"
+            elif found[1].state is ReplicaState.EXECUTING:
+                executing += 1
+        if executing != host.executing:
+            yield f"{host.id} counts {host.executing} executors instead of {executing}"
+        if not host.ready and state.pool.devices(host.id):
+            yield f"{host.id} is lost but still lists devices"
+
+
+def _kernel(state: ClusterState, kernel: Kernel) -> Iterator[str]:
+    if not kernel.placed:
+        if kernel.id not in state.without_hosts:
+            yield f"kernel {kernel.id} has no hosts and does not wait for any"
+        if kernel.replicas or kernel.attempt is not None:
+            yield f"kernel {kernel.id} runs something without hosts"
+        return
+    if kernel.id in state.without_hosts:
+        yield f"kernel {kernel.id} has hosts and waits for some"
+    if len(kernel.replicas) not in REPLICA_COUNTS:
+        yield f"kernel {kernel.id} has {len(kernel.replicas)} replicas"
+    if tuple(replica.host for replica in kernel.replicas) != kernel.members:
+        yield f"the replicas of kernel {kernel.id} are not where its members are"
+    if len(set(kernel.members)) != len(kernel.members):
+        yield f"two replicas of kernel {kernel.id} are on one host"
+    yield from _replicas(state, kernel)
+    yield from _attempt(kernel)
+
+
+def _replicas(state: ClusterState, kernel: Kernel) -> Iterator[str]:
+    for replica in kernel.replicas:
+        host = state.hosts[replica.host]
+        if replica.id not in host.replicas:
+            yield f"{host.id} does not list {replica.id}"
+        if replica.state is ReplicaState.STOPPING:
+            yield f"{replica.id} was left stopping"
+        if not host.ready and replica.state is not LOST:
+            yield f"{replica.id} is {replica.state} on a lost host"
+        planned = replica.id in state.lost
+        if planned != (host.ready and replica.state is LOST):
+            yield f"the relaunch of {replica.id} is {'planned in vain' if planned else 'forgotten'}"
+    ids = {replica.id for replica in kernel.replicas}
+    for name, replica_id in (("held", kernel.held_by), ("pending", kernel.pending_on)):
+        if replica_id is not None and replica_id not in ids:
+            yield f"kernel {kernel.id} is {name} by {replica_id}, which it does not have"
+
+
+def _attempt(kernel: Kernel) -> Iterator[str]:
+    executing = [r.id for r in kernel.replicas if r.state is ReplicaState.EXECUTING]
+    attempt = kernel.attempt
+    if attempt is None:
+        if executing:
+            yield f"{', '.join(executing)} executes without an attempt"
+        return
+    if executing not in ([], [attempt.replica]):
+        yield f"{', '.join(executing)} executes beside attempt {attempt.number}"
+    if attempt.phase is Phase.RUNNING and not executing:
+        yield f"attempt {attempt.number} of {kernel.id} runs on a replica that does not execute"
+    if attempt.number != kernel.last_attempt:
+        yield f"attempt {attempt.number} of {kernel.id} is not its last one"
+
+
+def _waiting(state: ClusterState) -> Iterator[str]:
+    of_kernels = [w for kernel in state.kernels.values() for w in kernel.waiting]
+    in_queue = state.waiting
+    if {id(w) for w in of_kernels} != {id(w) for w in in_queue}:
+        yield "the cells that kernels wait with are not those of the queue"
+    for waiting in in_queue:
+        name = waiting.cell.cell
+        if not waiting.reason or waiting.position < 1:
+            yield f"cell {name} waits without having been told why"
+        kernel = state.kernels.get(waiting.cell.kernel)
+        if kernel is None:
+            yield f"cell {name} waits for a kernel that is gone"
+        elif kernel.attempt is not None and kernel.attempt.cell.cell == name:
+            yield f"cell {name} waits and runs"
+        elif waiting.for_gpus and waiting.cell.gpus == 0:
+            yield f"cell {name} needs no GPU and stands in line for one"
+    in_line = [w for w in in_queue if w.for_gpus]
+    if [w.position for w in in_line] != list(range(1, len(in_line) + 1)):
+        yield "the positions in the queue are not 1, 2, 3 …"

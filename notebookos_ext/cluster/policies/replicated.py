@@ -1,0 +1,300 @@
+"""NotebookOS: a kernel's replicas on distinct hosts, GPUs bound for the length of one cell.
+
+Any replica can run any cell, so a cell starts at once when one of several hosts has GPUs free
+(paper sections 1.4 and 2). The preferences, strongest first: the replica the user named; the one
+that has names which cannot travel or are not yet durable; the one being restarted for this cell;
+the last executor, whose memory is warm; the host that fits best, so that whole hosts stay free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from notebookos_ext.cluster.model import (
+    Cell,
+    DeviceId,
+    DeviceKind,
+    ExecutorPreference,
+    ReplicaState,
+)
+from notebookos_ext.cluster.placement import (
+    Placement,
+    choose_devices,
+    free_text,
+    gpus_text,
+    place_kernel,
+)
+from notebookos_ext.cluster.policies.base import Choice, Reject, Run, Wait
+from notebookos_ext.cluster.queueing import WaitingCell
+from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
+from notebookos_ext.cluster.state import ClusterView
+
+RELEASE_PATIENCE_S = 1.0
+"""How long a cell waits for the GPUs that its own kernel gives back rather than go elsewhere."""
+
+
+class ReplicatedPolicy:
+    """See the module."""
+
+    name = "replicated"
+
+    def place(self, view: ClusterView, kernel: Kernel, count: int) -> Placement:
+        """Spread over the hosts with the fewest replicas, those with enough GPUs first."""
+        return place_kernel(view.hosts.values(), kernel.spec, count)
+
+    def choose(
+        self,
+        view: ClusterView,
+        kernel: Kernel,
+        waiting: WaitingCell,
+        *,
+        kept: Collection[DeviceId],
+        at: float,
+    ) -> Choice:
+        """Who runs the cell now, on which devices; else why nobody does."""
+        cell = waiting.cell
+        return (
+            _never(view, kernel, cell)
+            or _not_its_turn(view, kernel, waiting)
+            or _conflict(kernel, cell)
+            or _too_many_for_kernel(view, kernel, cell)
+            or _run_or_wait(view, kernel, waiting, kept, at)
+        )
+
+    def keep(
+        self, view: ClusterView, kernel: Kernel, waiting: WaitingCell, kept: Collection[DeviceId]
+    ) -> tuple[DeviceId, ...]:
+        """What is free on the host that is nearest to having enough."""
+        gpus = waiting.cell.gpus
+        best: list[DeviceId] = []
+        for replica in allowed_replicas(kernel, waiting.cell):
+            if _live(view, replica) and view.hosts[replica.host].gpu_count >= gpus:
+                free = view.pool.free(replica.host, kept)
+                if len(free) > len(best):
+                    best = free
+        return tuple(best[:gpus])
+
+
+# ---- the steps of `choose`
+
+
+def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
+    if cell.gpus < 0:
+        return Reject(f"a cell cannot ask for {cell.gpus} GPUs", "ask for 0 or more")
+    count = len(kernel.replicas) or kernel.next_replica_count
+    if cell.replica_number is not None and not 1 <= cell.replica_number <= count:
+        return Reject(
+            f"the cell asks for replica {cell.replica_number}, "
+            f"but this kernel has {'one replica' if count == 1 else f'replicas 1 to {count}'}",
+            "change or remove the replica in the cell's metadata",
+        )
+    most = max((host.gpu_count for host in view.hosts.values()), default=None)
+    if most is None or cell.gpus <= most:
+        return None
+    if most == 0:
+        return Reject(
+            f"the cell asks for {gpus_text(cell.gpus)}, but no host of this cluster has any",
+            "run it without, with %%gpu 0 as its first line",
+        )
+    return Reject(
+        f"the cell asks for {gpus_text(cell.gpus)}, "
+        f"but no host of this cluster has more than {most}",
+        f"ask for at most {most}, with %%gpu {most} as its first line",
+    )
+
+
+def _not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
+    if not kernel.placed:
+        count = kernel.next_replica_count
+        ready = len(view.ready_hosts)
+        return Wait(f"the kernel waits for hosts: it needs {count}, {ready} ready")
+    if kernel.attempt is not None:
+        if kernel.attempt.phase is Phase.CLOSING:
+            return Wait("the previous cell is being closed, because its replica is gone")
+        return Wait("the previous cell is still being committed")
+    if kernel.waiting and kernel.waiting[0] is not waiting:
+        return Wait("waits for the cell before it")
+    return None
+
+
+def _conflict(kernel: Kernel, cell: Cell) -> Choice | None:
+    """The user named one replica, but the names are on another."""
+    if cell.replica_number is None:
+        return None
+    named = kernel.replicas[cell.replica_number - 1].id
+    if kernel.held_by not in (None, named):
+        names = names_text([held.name for held in kernel.held])
+        return Reject(
+            f"the cell asks for replica {cell.replica_number}, "
+            f"but {names} cannot leave {_called(kernel, kernel.held_by)}",
+            f"delete {names} first, or remove the replica from the cell's metadata",
+        )
+    if kernel.pending_on not in (None, named):
+        return Wait(
+            f"waits until {names_text(kernel.pending)} is durable: "
+            f"the newest value is still only on {_called(kernel, kernel.pending_on)}"
+        )
+    return None
+
+
+def _too_many_for_kernel(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
+    """Some host of the cluster has enough GPUs, but none that this cell could use."""
+    if cell.gpus == 0:
+        return None
+    allowed = [replica for replica in kernel.replicas if _could_ever(kernel, cell, replica)]
+    counts = {replica.host: view.hosts[replica.host].gpu_count for replica in allowed}
+    if max(counts.values()) >= cell.gpus:
+        return None
+    has = ", ".join(f"{host} has {count}" for host, count in counts.items())
+    hint = "shut the kernel down and start it again with as many GPUs per cell, to get other hosts"
+    if len(allowed) < len(kernel.replicas):
+        hint = "ask for fewer, or let another replica run it"
+    return Reject(
+        f"the cell asks for {gpus_text(cell.gpus)}, but where it can run {has}",
+        hint,
+    )
+
+
+def _run_or_wait(
+    view: ClusterView,
+    kernel: Kernel,
+    waiting: WaitingCell,
+    kept: Collection[DeviceId],
+    at: float,
+) -> Run | Wait:
+    cell = waiting.cell
+    allowed = allowed_replicas(kernel, cell)
+    recycling = next((r for r in allowed if r.id == waiting.recycling), None)
+    if recycling is not None and recycling.state is ReplicaState.STARTING:
+        return Wait(f"replica {recycling.number} is being restarted so that it can use other GPUs")
+    live = [r for r in allowed if _live(view, r) and r.id not in waiting.refused]
+    if any(_gives_back(view, kernel, cell, replica, at) for replica in live):
+        return Wait("waits until the GPUs of the cell before are given back")
+    options = []
+    for replica in live:
+        devices = _devices_for(view, kernel, replica, cell.gpus, kept)
+        if devices is not None:
+            rank = _rank(view, kernel, replica, devices)
+            options.append((replica is not recycling, rank, replica.id, devices))
+    if options:
+        *_, best, devices = min(options)
+        return Run(best, devices)
+    if not live or cell.gpus == 0:
+        absent = ", ".join(_why_not(view, r, waiting) for r in allowed)
+        return Wait(f"no replica can run it now: {absent}")
+    states = ", ".join(
+        free_text(view.pool, r.host, view.hosts[r.host].gpu_count, kept)
+        if r in live
+        else _why_not(view, r, waiting)
+        for r in allowed
+    )
+    return Wait(f"waits for {gpus_text(cell.gpus)}: {states}", tuple(r.host for r in live))
+
+
+# ---- what the steps are made of
+
+
+def allowed_replicas(kernel: Kernel, cell: Cell) -> Sequence[Replica]:
+    """The replicas whose namespace can serve the cell and that its user lets run it."""
+    only = kernel.held_by or kernel.pending_on
+    if cell.replica_number is not None:
+        return (kernel.replicas[cell.replica_number - 1],)
+    if only is not None:
+        return [replica for replica in kernel.replicas if replica.id == only]
+    return kernel.replicas
+
+
+def _could_ever(kernel: Kernel, cell: Cell, replica: Replica) -> bool:
+    """Whether it may run the cell once everything is durable."""
+    if cell.replica_number is not None:
+        return replica.number == cell.replica_number
+    return kernel.held_by in (None, replica.id)
+
+
+def _live(view: ClusterView, replica: Replica) -> bool:
+    return replica.state is ReplicaState.IDLE and view.hosts[replica.host].ready
+
+
+def _gives_back(view: ClusterView, kernel: Kernel, cell: Cell, replica: Replica, at: float) -> bool:
+    """The last executor's GPUs are about to be free; moving would cost more than the moment."""
+    if replica.id != kernel.last_executor:
+        return False
+    if not 0 < cell.gpus <= view.hosts[replica.host].gpu_count:
+        return False
+    if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
+        return False
+    return any(
+        binding.kernel == kernel.id
+        and binding.releasing_since is not None
+        and at - binding.releasing_since < RELEASE_PATIENCE_S
+        for device in replica.devices
+        if (binding := view.bindings.get(device)) is not None
+    )
+
+
+def _fixed_to_devices(view: ClusterView, replica: Replica) -> bool:
+    """Its process has set up CUDA on the devices it was bound to and cannot see others."""
+    kinds = {spec.device: spec.kind for spec in view.hosts[replica.host].spec.devices}
+    return any(kinds.get(device) is DeviceKind.CUDA for device in replica.devices)
+
+
+def _devices_for(
+    view: ClusterView, kernel: Kernel, replica: Replica, gpus: int, kept: Collection[DeviceId]
+) -> tuple[DeviceId, ...] | None:
+    if gpus == 0:
+        return ()
+    devices = choose_devices(view.pool, replica.host, gpus, known=replica.devices, without=kept)
+    if (
+        devices is not None
+        and kernel.held_by == replica.id
+        and len(replica.devices) == gpus
+        and devices != replica.devices
+        and _fixed_to_devices(view, replica)
+    ):
+        # Other devices would mean a restart, and with it the loss of the names that hold it.
+        return None
+    return devices
+
+
+def _rank(
+    view: ClusterView, kernel: Kernel, replica: Replica, devices: tuple[DeviceId, ...]
+) -> tuple[int, int, int, int]:
+    """Lowest is best."""
+    other_devices = bool(
+        devices and set(devices) != set(replica.devices) and _fixed_to_devices(view, replica)
+    )
+    is_last = replica.id == kernel.last_executor
+    if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
+        return int(is_last), int(other_devices), _turns_away(kernel, replica), 0
+    if devices:
+        load = view.pool.free_count(replica.host) - len(devices)
+    else:
+        load = view.hosts[replica.host].executing
+    return int(other_devices), int(not is_last), load, replica.number
+
+
+def _turns_away(kernel: Kernel, replica: Replica) -> int:
+    """How many replicas stand between the last executor and this one, going round."""
+    last = next((r.number for r in kernel.replicas if r.id == kernel.last_executor), 0)
+    return (replica.number - last - 1) % len(kernel.replicas)
+
+
+def _why_not(view: ClusterView, replica: Replica, waiting: WaitingCell) -> str:
+    host = view.hosts[replica.host]
+    if not host.ready:
+        return f"{host.id} with replica {replica.number} is lost ({host.lost_reason})"
+    if replica.id in waiting.refused:
+        return f"{host.id} refused it ({waiting.refused[replica.id]}) and is asked again soon"
+    if replica.state is ReplicaState.LOST:
+        return f"replica {replica.number} on {host.id} is lost ({replica.lost_reason})"
+    return f"replica {replica.number} on {host.id} is {replica.state}"
+
+
+def _called(kernel: Kernel, replica: object) -> str:
+    return next((f"replica {r.number}" for r in kernel.replicas if r.id == replica), "its replica")
+
+
+def names_text(names: Sequence[str]) -> str:
+    """`a`, `b` and how many more."""
+    shown = ", ".join(f"`{name}`" for name in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"

@@ -1,0 +1,129 @@
+"""The order of cells that wait: first come, first served, with a bounded number of overtakings.
+
+A cell whose GPUs are free elsewhere need not stand behind one whose hosts are full; but each time a
+younger cell takes a GPU that an older one could have used, the older one is *bypassed*. After
+`BYPASS_LIMIT` times what becomes free on its best host is kept for it, so that a cell that needs
+many GPUs gets them however many small ones arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, ReplicaId
+
+BYPASS_LIMIT = 8
+
+
+@dataclass(slots=True, eq=False)
+class WaitingCell:
+    """A cell that has not started, and what its user was told last."""
+
+    cell: Cell
+    since: float
+    order: int
+    """Place in the order of arrival; kept when an attempt is refused."""
+    position: int = 0
+    reason: str = ""
+    for_gpus: bool = False
+    """Waits in the queue for GPUs, rather than for its own kernel."""
+    hosts: tuple[HostId, ...] = ()
+    """Where it stands in line, while it waits for GPUs."""
+    bypassed: int = 0
+    refused: dict[ReplicaId, str] = field(default_factory=dict)
+    """Replicas that refused it since the last tick, with their reasons."""
+    refusals: dict[ReplicaId, int] = field(default_factory=dict)
+    """How often each refused it since the last tick."""
+    recycling: ReplicaId | None = None
+    """The replica that is restarted for it."""
+    recycled: set[ReplicaId] = field(default_factory=set)
+
+    @property
+    def key(self) -> tuple[KernelId, CellId]:
+        """What names it in the whole cluster."""
+        return self.cell.kernel, self.cell.cell
+
+    @property
+    def protected(self) -> bool:
+        """It was overtaken often enough."""
+        return self.for_gpus and self.bypassed >= BYPASS_LIMIT
+
+
+class WaitingQueue:
+    """All waiting cells of the cluster, oldest first, and who stands in line at which host."""
+
+    def __init__(self) -> None:
+        self._cells: dict[tuple[KernelId, CellId], WaitingCell] = {}
+        self._lines: dict[HostId, dict[tuple[KernelId, CellId], WaitingCell]] = {}
+        self._order = 0
+        self.moved = False
+        """Somebody joined or left a line: positions must be counted anew."""
+        self._protected: dict[tuple[KernelId, CellId], WaitingCell] = {}
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __iter__(self) -> Iterator[WaitingCell]:
+        """Oldest first."""
+        return iter(sorted(self._cells.values(), key=lambda waiting: waiting.order))
+
+    def find(self, kernel: KernelId, cell: CellId) -> WaitingCell | None:
+        """The waiting cell of that name."""
+        return self._cells.get((kernel, cell))
+
+    def new(self, cell: Cell, since: float) -> WaitingCell:
+        """A cell that has just arrived, last in order; not yet among the waiting."""
+        self._order += 1
+        return WaitingCell(cell, since, self._order)
+
+    def add(self, waiting: WaitingCell) -> None:
+        """It waits (again, with what it has been through)."""
+        self._cells[waiting.key] = waiting
+        if waiting.bypassed >= BYPASS_LIMIT:
+            self._protected[waiting.key] = waiting
+
+    def remove(self, waiting: WaitingCell) -> None:
+        """It waits no more."""
+        self.stand(waiting, ())
+        self._cells.pop(waiting.key, None)
+        self._protected.pop(waiting.key, None)
+        waiting.position, waiting.reason = 0, ""
+
+    def stand(self, waiting: WaitingCell, hosts: tuple[HostId, ...]) -> None:
+        """Put it in line for GPUs at these hosts; none takes it out of line."""
+        for_gpus = bool(hosts)
+        if for_gpus != waiting.for_gpus:
+            self.moved = True
+        if hosts != waiting.hosts:
+            for host in waiting.hosts:
+                line = self._lines[host]
+                line.pop(waiting.key, None)
+                if not line:
+                    del self._lines[host]
+            for host in hosts:
+                self._lines.setdefault(host, {})[waiting.key] = waiting
+        waiting.for_gpus, waiting.hosts = for_gpus, hosts
+
+    def in_line(self, hosts: Iterable[HostId]) -> set[WaitingCell]:
+        """Who stands in line at any of the hosts."""
+        return {waiting for host in hosts for waiting in self._lines.get(host, {}).values()}
+
+    @property
+    def protected(self) -> list[WaitingCell]:
+        """Cells for which free GPUs are kept, oldest first."""
+        if not self._protected:
+            return []
+        found = [waiting for waiting in self._protected.values() if waiting.protected]
+        return sorted(found, key=lambda waiting: waiting.order)
+
+    def overtake(self, younger: WaitingCell, hosts: Iterable[HostId]) -> bool:
+        """`younger` took GPUs of these hosts; whether an older cell is protected from now on."""
+        changed = False
+        for waiting in self.in_line(hosts):
+            if waiting.order < younger.order:
+                waiting.bypassed += 1
+                if waiting.protected and waiting.key not in self._protected:
+                    self._protected[waiting.key] = waiting
+                    changed = True
+        return changed

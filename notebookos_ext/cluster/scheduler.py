@@ -1,0 +1,55 @@
+"""`Scheduler.handle(event) -> list[Action]`: a dispatch table, and the only writer of the state.
+
+No clock, socket or chance: time comes with the events. What an action asks for is already reserved
+when it is returned; that it failed is one more event, which undoes the reservation. Events about
+what is no more (an old incarnation, a closed attempt, an unknown kernel) change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from notebookos_ext.cluster import cells, events, kernels
+from notebookos_ext.cluster.actions import Action
+from notebookos_ext.cluster.policies import make_policy
+from notebookos_ext.cluster.policies.base import Policy
+from notebookos_ext.cluster.state import ClusterState, ClusterView
+from notebookos_ext.cluster.turn import Turn
+
+HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+    events.HostJoined: kernels.host_joined,
+    events.HostLost: kernels.host_lost,
+    events.KernelRequested: kernels.kernel_requested,
+    events.KernelStopped: kernels.kernel_stopped,
+    events.KernelRestarted: kernels.kernel_restarted,
+    events.KernelSettingsChanged: kernels.kernel_settings_changed,
+    events.ReplicaStarted: kernels.replica_started,
+    events.ReplicaLost: kernels.replica_lost,
+    events.CellSubmitted: cells.cell_submitted,
+    events.CellCancelled: cells.cell_cancelled,
+    events.AttemptStarted: cells.attempt_started,
+    events.AttemptRefused: cells.attempt_refused,
+    events.AttemptClosed: cells.attempt_closed,
+    events.GpusReleased: cells.gpus_released,
+    events.HoldChanged: cells.hold_changed,
+    events.DurabilityChanged: cells.durability_changed,
+    events.Ticked: kernels.ticked,
+}
+
+
+class Scheduler:
+    """Decides who runs what, where; see the module."""
+
+    def __init__(self, policy: str | Policy = "replicated", *, max_hosts: int = 8) -> None:
+        """A cluster without hosts. Raises InvalidSettings for an unknown policy."""
+        self.policy: Policy = make_policy(policy) if isinstance(policy, str) else policy
+        self.state = ClusterState(max_hosts=max_hosts)
+        self.view = ClusterView(self.state)
+
+    def handle(self, event: events.Event) -> list[Action]:
+        """Take in what happened; return what to do, in order. Raises Defect if a rule is broken."""
+        turn = Turn(self.state, self.view, self.policy, event.at)
+        HANDLERS[type(event)](turn, event)
+        cells.advance(turn)
+        return turn.actions

@@ -1,0 +1,121 @@
+"""The whole cluster in memory, and `ClusterView`, the face of it that nobody can write through.
+
+Only the scheduler's handlers change what is here; policies, the REST layer and tests look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from notebookos_ext.cluster.gpus import Binding, GpuPool
+from notebookos_ext.cluster.hosts import Host, host_order
+from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.queueing import WaitingCell, WaitingQueue
+from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
+from notebookos_ext.errors import NotFound
+
+
+class ClusterState:
+    """What the scheduler knows and has promised."""
+
+    def __init__(self, *, max_hosts: int) -> None:
+        self.max_hosts = max_hosts
+        self.hosts: dict[HostId, Host] = {}
+        self.kernels: dict[KernelId, Kernel] = {}
+        self.pool = GpuPool()
+        self.queue = WaitingQueue()
+        self.lost: dict[ReplicaId, Replica] = {}
+        """Replicas on living hosts whose relaunch is due at their `relaunch_at`."""
+        self.without_hosts: dict[KernelId, None] = {}
+        """Kernels that wait for hosts, oldest first."""
+        self.hosts_requested = 0
+        self.hosts_requested_at = 0.0
+        self.dirty: set[KernelId] = set()
+        """Kernels whose waiting cells must be looked at before this event is done."""
+
+    def ready_hosts(self) -> list[Host]:
+        """Hosts whose agent answers, by name."""
+        return sorted(
+            (host for host in self.hosts.values() if host.ready),
+            key=lambda host: host_order(host.id),
+        )
+
+    @property
+    def waiting(self) -> tuple[WaitingCell, ...]:
+        """Cells that have not started, oldest first."""
+        return tuple(self.queue)
+
+    def find_replica(self, replica: ReplicaId) -> tuple[Kernel, Replica] | None:
+        """The replica of that id and its kernel."""
+        kernel = self.kernels.get(KernelId(replica.rpartition(":")[0]))
+        found = kernel.replica(replica) if kernel is not None else None
+        return (kernel, found) if kernel is not None and found is not None else None
+
+
+class ClusterView:
+    """Read-only: what the mappings hold is the scheduler's own, to look at and not to keep.
+
+    Whoever hands it to another thread copies what it needs first.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self.hosts: Mapping[HostId, Host] = MappingProxyType(state.hosts)
+        self.kernels: Mapping[KernelId, Kernel] = MappingProxyType(state.kernels)
+
+    @property
+    def max_hosts(self) -> int:
+        """The most hosts that this cluster may have."""
+        return self._state.max_hosts
+
+    @property
+    def bindings(self) -> Mapping[DeviceId, Binding]:
+        """Every bound device and who holds it."""
+        return self._state.pool.bindings
+
+    @property
+    def pool(self) -> GpuPool:
+        """The devices; to be asked only."""
+        return self._state.pool
+
+    @property
+    def waiting(self) -> tuple[WaitingCell, ...]:
+        """Cells that have not started, oldest first, with position and reason as last said."""
+        return self._state.waiting
+
+    @property
+    def ready_hosts(self) -> list[Host]:
+        """Hosts whose agent answers, by name."""
+        return self._state.ready_hosts()
+
+    def kernel(self, kernel: KernelId) -> Kernel:
+        """One kernel. Raises NotFound."""
+        found = self.kernels.get(kernel)
+        if found is None:
+            raise NotFound(f"there is no kernel {kernel}")
+        return found
+
+    def replica(self, replica: ReplicaId) -> tuple[Kernel, Replica]:
+        """One replica and its kernel. Raises NotFound."""
+        found = self._state.find_replica(replica)
+        if found is None:
+            raise NotFound(f"there is no replica {replica}")
+        return found
+
+    def executor(self, kernel: KernelId) -> ReplicaId | None:
+        """Who runs the present cell or, between cells, ran the last one. Raises NotFound."""
+        found = self.kernel(kernel)
+        return found.attempt.replica if found.attempt is not None else found.last_executor
+
+    def is_waiting(self, kernel: KernelId, cell: CellId) -> bool:
+        """Whether the cell can still be taken back: it waits, or its attempt has not begun."""
+        if self._state.queue.find(kernel, cell) is not None:
+            return True
+        found = self.kernels.get(kernel)
+        return (
+            found is not None
+            and found.attempt is not None
+            and found.attempt.cell.cell == cell
+            and found.attempt.phase is Phase.STARTING
+        )
