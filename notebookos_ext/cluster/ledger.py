@@ -14,7 +14,7 @@ from notebookos_ext.cluster.entries import (
     LogEntry,
     StateEntry,
 )
-from notebookos_ext.cluster.model import ReplicaId
+from notebookos_ext.cluster.model import Outcome, ReplicaId
 
 
 class Ledger:
@@ -27,6 +27,8 @@ class Ledger:
         """The open attempt, else None."""
         self.executor: ReplicaId | None = None
         """Who led the last attempt of this epoch; None before the first."""
+        self._fenced_attempt = 0
+        """Attempts up to this one were given up before their LEAD was committed."""
 
     def accept(self, entry: LogEntry) -> bool:
         """Take one entry in; False means that it does not count and must be ignored everywhere."""
@@ -49,7 +51,7 @@ class Ledger:
         return True
 
     def _new_lead(self, entry: LeadEntry) -> bool:
-        if self.lead is not None or entry.attempt <= self.last_attempt:
+        if self.lead is not None or entry.attempt <= max(self.last_attempt, self._fenced_attempt):
             return False
         self.last_attempt = entry.attempt
         self.lead = entry
@@ -58,6 +60,10 @@ class Ledger:
 
     def _closed(self, entry: ClosedEntry) -> bool:
         lead = self.lead
+        if entry.outcome is Outcome.LOST and entry.attempt > self.last_attempt:
+            # Its LEAD is still under way, from somebody who gave up waiting; it must not count then.
+            self._fenced_attempt = max(self._fenced_attempt, entry.attempt)
+            return True
         if lead is None or (lead.cell, lead.attempt, lead.replica) != (
             entry.cell,
             entry.attempt,
