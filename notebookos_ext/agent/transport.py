@@ -1,0 +1,377 @@
+"""Messages between the members of different hosts: one connection per pair of host agents.
+
+Of two hosts the one whose name sorts first dials. Delivery is in order and at most once; what
+cannot be sent now is dropped, since a Raft member repeats what matters. A peer is *up* while an
+authenticated connection exists and speaks: a killed agent is noticed at once, a stopped or cut-off
+one after `ping_s * silent_pings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import socket
+import stat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from notebookos_ext.agent.peer_channel import NONCE_BYTES, PeerChannel
+from notebookos_ext.cluster.consensus.messages import Envelope
+from notebookos_ext.cluster.model import HostId
+from notebookos_ext.errors import LaunchFailed, NotebookOSError
+
+UNIX_PATH_BYTES_MAX = 107
+FRAME_BYTES = 500_000
+"""Messages are packed into frames of about this size; a larger message has one of its own."""
+UNSENT_BYTES_MAX = 32_000_000
+"""A peer that reads so slowly that more is waiting loses what comes next."""
+
+_HANDSHAKE_S = 5.0
+_CONNECT_S = 5.0
+_BACK_OFF_S = (0.05, 1.0)
+_STRANGERS_MAX = 32
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Envelope]).decode
+
+
+class PeerTransport:
+    """This host's connections. The callbacks run on the loop that called `start`.
+
+    Args:
+        host: this host's name.
+        address: where to listen: the path of a unix socket, or `name:port`.
+        token: the cluster token, known to all agents and sent to none.
+        on_messages: takes what one frame brought, in order.
+        on_peer_change: told True when a peer comes up and False when it is lost; a peer that
+            restarted unnoticed is first lost and then up.
+        ping_s: an idle connection says something this often.
+        silent_pings: a connection that said nothing for so many pings is given up.
+    """
+
+    def __init__(
+        self,
+        host: HostId,
+        address: str,
+        token: bytes,
+        on_messages: Callable[[HostId, Sequence[Envelope]], None],
+        on_peer_change: Callable[[HostId, bool], None],
+        *,
+        ping_s: float = 0.5,
+        silent_pings: int = 6,
+    ) -> None:
+        self.host = host
+        self.address = address
+        self._token = token
+        self._on_messages = on_messages
+        self._on_peer_change = on_peer_change
+        self._ping_s = ping_s
+        self._silent_pings = silent_pings
+        self._incarnation = secrets.token_hex(8)
+        self._server: asyncio.Server | None = None
+        self._peers: dict[HostId, str] = {}
+        self._diallers: dict[HostId, asyncio.Task[None]] = {}
+        self._pinger: asyncio.Task[None] | None = None
+        self._connections: dict[HostId, _Connection] = {}
+        self._strangers: set[_Connection] = set()
+        self._outbox: dict[HostId, list[bytes]] = {}
+        self._flush_due = False
+        self._closing = False
+
+    @property
+    def up(self) -> frozenset[HostId]:
+        """The peers that can be reached now."""
+        return frozenset(self._connections)
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            LaunchFailed: the address cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            if is_unix(self.address):
+                _free_path(self.address)
+                self._server = await loop.create_unix_server(self._accept, self.address)
+                _make_private(self.address)
+            else:
+                name, _, port = self.address.rpartition(":")
+                self._server = await loop.create_server(self._accept, name, int(port))
+                bound = self._server.sockets[0].getsockname()[1]
+                self.address = f"{name}:{bound}"
+        except (OSError, ValueError) as error:
+            raise LaunchFailed(
+                f"host {self.host} cannot listen for its peers at {self.address}: {error}"
+            ) from error
+        self._pinger = asyncio.create_task(self._ping())
+
+    def set_peers(self, peers: Mapping[HostId, str]) -> None:
+        """From now on these hosts, at these addresses; this host itself is ignored."""
+        wanted = {host: address for host, address in peers.items() if host != self.host}
+        for host in set(self._peers) | set(wanted):
+            if self._peers.get(host) == wanted.get(host):
+                continue
+            if dialler := self._diallers.pop(host, None):
+                dialler.cancel()
+            if host not in wanted and host in self._connections:
+                self._connections[host].close()
+            if host in wanted and self.host < host:
+                self._diallers[host] = asyncio.create_task(self._dial(host, wanted[host]))
+        self._peers = wanted
+
+    def send(self, host: HostId, messages: Iterable[Envelope]) -> None:
+        """Send soon, in one frame with what else is sent now; dropped if the peer is not up."""
+        if host not in self._connections:
+            return
+        self._outbox.setdefault(host, []).extend(_encode(message) for message in messages)
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    async def close(self) -> None:
+        """End all connections and report nothing more; the peers notice at once."""
+        self._closing = True
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._diallers.values())
+        self._diallers.clear()
+        if self._pinger is not None:
+            tasks.append(self._pinger)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        connections = [*self._connections.values(), *self._strangers]
+        for connection in connections:
+            connection.close()
+        await asyncio.gather(*(connection.ended for connection in connections))
+        if self._server is not None:
+            await self._server.wait_closed()
+            if is_unix(self.address):
+                _remove(self.address)
+
+    # -- connections -------------------------------------------------------------------------
+
+    def _channel(self, expected: HostId | None) -> PeerChannel:
+        return PeerChannel(
+            host=self.host,
+            incarnation=self._incarnation,
+            token=self._token,
+            nonce=secrets.token_bytes(NONCE_BYTES),
+            expected=expected,
+        )
+
+    def _accept(self) -> _Connection:
+        return _Connection(self, self._channel(None))
+
+    async def _dial(self, host: HostId, address: str) -> None:
+        shortest, longest = _BACK_OFF_S
+        back_off = shortest
+        while True:
+            connection = _Connection(self, self._channel(host))
+            try:
+                async with asyncio.timeout(_CONNECT_S):
+                    await _connect(connection, address)
+                await asyncio.shield(connection.ended)
+            except (OSError, TimeoutError, ValueError) as error:
+                _log.debug("host %s cannot reach %s: %s", self.host, host, error)
+            finally:
+                connection.close()
+            back_off = shortest if connection.was_up else min(2 * back_off, longest)
+            await asyncio.sleep(back_off)
+
+    def stranger_came(self, connection: _Connection) -> bool:
+        """A connection that has proved nothing yet; False if there are too many of them."""
+        if len(self._strangers) >= _STRANGERS_MAX:
+            return False
+        self._strangers.add(connection)
+        return True
+
+    def connection_opened(self, connection: _Connection, host: HostId) -> None:
+        """Both ends have proved the token."""
+        self._strangers.discard(connection)
+        if former := self._connections.get(host):
+            former.close()
+            self.connection_ended(former)
+        self._connections[host] = connection
+        _log.info("host %s is connected to %s", self.host, host)
+        self._on_peer_change(host, True)
+
+    def connection_ended(self, connection: _Connection) -> None:
+        """It is of no use any more."""
+        self._strangers.discard(connection)
+        host = HostId(connection.channel.peer)
+        if self._connections.get(host) is connection:
+            del self._connections[host]
+            self._outbox.pop(host, None)
+            if self._closing:
+                return
+            _log.info("host %s lost its connection to %s", self.host, host)
+            self._on_peer_change(host, False)
+
+    def received(self, host: HostId, payload: bytes) -> None:
+        """One frame; an empty batch is a ping."""
+        messages = _decode(payload)
+        if messages:
+            self._on_messages(host, messages)
+
+    # -- sending -----------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        outbox, self._outbox = self._outbox, {}
+        for host, encoded in outbox.items():
+            connection = self._connections.get(host)
+            if connection is None:
+                continue
+            batch: list[bytes] = []
+            size_bytes = 0
+            for message in encoded:
+                if batch and size_bytes + len(message) > FRAME_BYTES:
+                    connection.send(_joined(batch))
+                    batch, size_bytes = [], 0
+                batch.append(message)
+                size_bytes += len(message)
+            if batch:
+                connection.send(_joined(batch))
+
+    async def _ping(self) -> None:
+        # Counted in turns of this loop: an agent that was itself stopped for a while does not
+        # take its peers for lost before it has read what they sent meanwhile.
+        while True:
+            await asyncio.sleep(self._ping_s)
+            for connection in list(self._connections.values()):
+                connection.silent_pings += 1
+                if connection.silent_pings > self._silent_pings:
+                    _log.warning(
+                        "host %s has not heard %s for %.1f s; it counts as lost",
+                        self.host,
+                        connection.channel.peer,
+                        self._ping_s * self._silent_pings,
+                    )
+                    connection.close()
+                    self.connection_ended(connection)
+                else:
+                    connection.send(_joined([]))
+
+
+class _Connection(asyncio.Protocol):
+    """One socket and its channel."""
+
+    def __init__(self, owner: PeerTransport, channel: PeerChannel) -> None:
+        self.channel = channel
+        self.silent_pings = 0
+        self.was_up = False
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if not self._owner.stranger_came(self):
+            self.close()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self.close)
+        if opening := self.channel.opening():
+            self._transport.write(opening)
+
+    def data_received(self, data: bytes) -> None:
+        self.silent_pings = 0
+        was_open = self.channel.is_open
+        try:
+            answer, payloads = self.channel.receive(data)
+            if answer and self._transport is not None:
+                self._transport.write(answer)
+            if self.channel.is_open and not was_open:
+                self._opened()
+            for payload in payloads:
+                self._owner.received(HostId(self.channel.peer), payload)
+        except (NotebookOSError, msgspec.DecodeError) as error:
+            _log.warning("host %s ends a connection: %s", self._owner.host, error)
+            self.close()
+            self._owner.connection_ended(self)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._owner.connection_ended(self)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def send(self, payload: bytes) -> None:
+        """Send one frame, or drop it if the peer does not read."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() < UNSENT_BYTES_MAX:
+            transport.write(self.channel.seal(payload))
+
+    def close(self) -> None:
+        """Drop the connection without waiting for what is unsent."""
+        if self._transport is None:
+            if not self.ended.done():
+                self.ended.set_result(None)
+        elif not self._transport.is_closing():
+            self._transport.abort()
+
+    def _opened(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        self.was_up = True
+        self._owner.connection_opened(self, HostId(self.channel.peer))
+
+
+async def _connect(connection: _Connection, address: str) -> None:
+    loop = asyncio.get_running_loop()
+    if is_unix(address):
+        await loop.create_unix_connection(lambda: connection, address)
+    else:
+        name, _, port = address.rpartition(":")
+        await loop.create_connection(lambda: connection, name, int(port))
+
+
+def is_unix(address: str) -> bool:
+    """Whether `address` is the path of a unix socket rather than `name:port`."""
+    return address.startswith("/")
+
+
+def _make_private(address: str) -> None:
+    Path(address).chmod(0o600)
+
+
+def _remove(address: str) -> None:
+    Path(address).unlink(missing_ok=True)
+
+
+def _joined(encoded: Sequence[bytes]) -> bytes:
+    """A msgpack array of elements that are encoded already."""
+    if len(encoded) < 16:
+        head = bytes([0x90 | len(encoded)])
+    else:
+        head = b"\xdd" + len(encoded).to_bytes(4, "big")
+    return head + b"".join(encoded)
+
+
+def _free_path(address: str) -> None:
+    """Remove the socket file of an agent that is gone; one that answers is left alone."""
+    if len(address.encode()) > UNIX_PATH_BYTES_MAX:
+        raise OSError(f"the path has more than {UNIX_PATH_BYTES_MAX} bytes")
+    path = Path(address)
+    if not path.exists():
+        return
+    if not stat.S_ISSOCK(path.stat().st_mode):
+        raise OSError("a file that is no socket is in the way")
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(address)
+        except OSError:
+            path.unlink(missing_ok=True)
+            return
+    raise OSError("another process listens there")

@@ -1,0 +1,389 @@
+"""Peers find each other, deliver in order, notice loss, and talk to nobody without the token."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+
+import pytest
+
+from notebookos_ext.agent import transport as transport_module
+from notebookos_ext.agent.peer_channel import NONCE_BYTES, PeerChannel
+from notebookos_ext.agent.transport import PeerTransport
+from notebookos_ext.cluster.consensus.messages import Append, Entry, Envelope, Heartbeat
+from notebookos_ext.cluster.model import HostId
+from notebookos_ext.errors import LaunchFailed, ProtocolError, Refused
+
+TOKEN = b"t" * 32
+A, B, C = HostId("host-a"), HostId("host-b"), HostId("host-c")
+HANG_S = 30.0
+
+
+def beat(number: int, group: str = "k") -> Envelope:
+    return Envelope(group, Heartbeat("x", "y", number, 0, 0))
+
+
+class Recorder:
+    """A transport, what it received, and the ups and downs it reported."""
+
+    def __init__(self, host: HostId, address: str, token: bytes = TOKEN, **options: float) -> None:
+        self.messages: list[tuple[HostId, Envelope]] = []
+        self.frames = 0
+        self.changes: list[tuple[HostId, bool]] = []
+        self.transport = PeerTransport(
+            host,
+            address,
+            token,
+            self._on_messages,
+            self._on_change,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def _on_messages(self, host: HostId, messages: Sequence[Envelope]) -> None:
+        self.frames += 1
+        self.messages += [(host, message) for message in messages]
+
+    def _on_change(self, host: HostId, up: bool) -> None:
+        self.changes.append((host, up))
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition; the limit only ends hangs."""
+    async with asyncio.timeout(HANG_S):
+        while not condition():  # noqa: ASYNC110 - conditions of several objects at once
+            await asyncio.sleep(0.005)
+
+
+def run(coroutine: Coroutine[object, object, None]) -> None:
+    asyncio.run(coroutine)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def addresses(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[HostId], str]:
+    if request.param == "tcp":
+        return lambda host: "127.0.0.1:0"
+    return lambda host: str(tmp_path / f"{host}.peer")
+
+
+async def connected(*recorders: Recorder) -> None:
+    for recorder in recorders:
+        await recorder.transport.start()
+    peers = {r.transport.host: r.transport.address for r in recorders}
+    for recorder in recorders:
+        recorder.transport.set_peers(peers)
+    for recorder in recorders:
+        await until(lambda r=recorder: len(r.transport.up) == len(recorders) - 1)  # type: ignore[misc]
+
+
+def test_messages_arrive_in_order_and_packed(addresses: Callable[[HostId], str]) -> None:
+    async def story() -> None:
+        a, b, c = (Recorder(host, addresses(host)) for host in (A, B, C))
+        await connected(a, b, c)
+        for number in range(100):
+            a.transport.send(B, [beat(number)])
+            b.transport.send(A, [beat(number), beat(number + 1000)])
+        await until(lambda: len(b.messages) == 100 and len(a.messages) == 200)
+        assert b.messages == [(A, beat(number)) for number in range(100)]
+        assert b.frames == 1
+        assert c.messages == []
+        large = Envelope("k", Append("x", "y", 1, 0, 0, (Entry(1, 1, "p", bytes(1_000_000)),), 0))
+        c.transport.send(A, [large] * 5)
+        await until(lambda: len(a.messages) == 205)
+        assert a.messages[-1] == (C, large)
+        for recorder in (a, b, c):
+            await recorder.transport.close()
+
+    run(story())
+
+
+def test_a_peer_that_ends_is_lost_at_once_and_found_again(
+    addresses: Callable[[HostId], str],
+) -> None:
+    async def story() -> None:
+        # b never gives a up for silence: only the end of the connection can tell it.
+        a, b = Recorder(A, addresses(A), ping_s=3600), Recorder(B, addresses(B), ping_s=3600)
+        await connected(a, b)
+        address = b.transport.address
+        await b.transport.close()
+        await until(lambda: a.changes == [(B, True), (B, False)])
+        a.transport.send(B, [beat(1)])
+        again = Recorder(B, address, ping_s=3600)
+        await again.transport.start()
+        await until(lambda: a.changes[2:] == [(B, True)])
+        a.transport.send(B, [beat(2)])
+        await until(lambda: again.messages)
+        assert again.messages == [(A, beat(2))]
+        assert b.changes == [(A, True)], "who closes reports nothing"
+        await a.transport.close()
+        await again.transport.close()
+
+    run(story())
+
+
+SILENT_PEER = """
+import asyncio, sys
+from notebookos_ext.agent.transport import PeerTransport
+
+async def main():
+    transport = PeerTransport("host-b", sys.argv[1], b"t" * 32, lambda *_: None, lambda *_: None)
+    await transport.start()
+    print("listening", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+def test_a_stopped_peer_is_lost_and_comes_back(tmp_path: Path) -> None:
+    address = str(tmp_path / "b.peer")
+
+    async def story(process: subprocess.Popen[str]) -> None:
+        a = Recorder(A, str(tmp_path / "a.peer"), ping_s=0.02, silent_pings=50)
+        await a.transport.start()
+        a.transport.set_peers({B: address})
+        await until(lambda: a.changes == [(B, True)])
+        os.kill(process.pid, signal.SIGSTOP)
+        await until(lambda: a.changes == [(B, True), (B, False)])
+        os.kill(process.pid, signal.SIGCONT)
+        await until(lambda: a.changes[2:3] == [(B, True)])
+        await a.transport.close()
+
+    with subprocess.Popen(
+        [sys.executable, "-c", SILENT_PEER, address], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "listening\n"
+            run(story(process))
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+            process.kill()
+
+
+def test_a_restart_that_nobody_noticed_is_reported_as_loss_and_return(tmp_path: Path) -> None:
+    async def story() -> None:
+        a = Recorder(A, str(tmp_path / "a.peer"))
+        b = Recorder(B, str(tmp_path / "b.peer"))
+        await connected(a, b)
+        # A second a, as after a restart of its machine, while the old connection seems alive.
+        twin = Recorder(A, str(tmp_path / "a2.peer"))
+        await twin.transport.start()
+        twin.transport.set_peers({B: b.transport.address})
+        await until(lambda: b.changes[:3] == [(A, True), (A, False), (A, True)])
+        for recorder in (twin, a, b):
+            await recorder.transport.close()
+
+    run(story())
+
+
+def test_nobody_without_the_token(tmp_path: Path) -> None:
+    async def story() -> None:
+        b = Recorder(B, str(tmp_path / "b.peer"))
+        stranger = Recorder(A, str(tmp_path / "a.peer"), token=b"guess" * 6)
+        await b.transport.start()
+        await stranger.transport.start()
+        refused = asyncio.get_running_loop().create_future()
+        count = 0
+        channel = stranger.transport._channel
+
+        def counting(expected: HostId | None) -> PeerChannel:
+            nonlocal count
+            count += 1
+            if count == 3:
+                refused.set_result(None)
+            return channel(expected)
+
+        stranger.transport._channel = counting  # type: ignore[method-assign]
+        stranger.transport.set_peers({B: b.transport.address})
+        async with asyncio.timeout(HANG_S):
+            await refused
+        assert b.changes == stranger.changes == []
+        for recorder in (b, stranger):
+            await recorder.transport.close()
+
+    run(story())
+
+
+def test_peers_that_are_dropped_are_let_go(tmp_path: Path) -> None:
+    async def story() -> None:
+        a, b = Recorder(A, str(tmp_path / "a.peer")), Recorder(B, str(tmp_path / "b.peer"))
+        await connected(a, b)
+        a.transport.set_peers({})
+        await until(lambda: b.changes == [(A, True), (A, False)])
+        a.transport.set_peers({B: b.transport.address})
+        await until(lambda: a.transport.up == {B})
+        for recorder in (a, b):
+            await recorder.transport.close()
+
+    run(story())
+
+
+def test_garbage_and_idlers_are_turned_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "_HANDSHAKE_S", 0.05)
+
+    async def story() -> None:
+        b = Recorder(B, str(tmp_path / "b.peer"))
+        await b.transport.start()
+        for first in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""):
+            reader, writer = await asyncio.open_unix_connection(b.transport.address)
+            writer.write(first)
+            async with asyncio.timeout(HANG_S):
+                with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                    await reader.readexactly(1)
+            writer.close()
+        assert b.changes == []
+        await b.transport.close()
+
+    run(story())
+
+
+def test_strangers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_module, "_STRANGERS_MAX", 2)
+
+    async def story() -> None:
+        b = Recorder(B, str(tmp_path / "b.peer"))
+        await b.transport.start()
+        idle = [await asyncio.open_unix_connection(b.transport.address) for _ in range(3)]
+        async with asyncio.timeout(HANG_S):
+            done, _ = await asyncio.wait(
+                [asyncio.create_task(reader.read(1)) for reader, _ in idle],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        assert len(done) == 1
+        await b.transport.close()
+        for _, writer in idle:
+            writer.close()
+            await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
+
+    run(story())
+
+
+def test_a_reader_that_does_not_read_costs_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport_module, "UNSENT_BYTES_MAX", 2_000_000)
+
+    async def story() -> None:
+        a, b = Recorder(A, str(tmp_path / "a.peer")), Recorder(B, str(tmp_path / "b.peer"))
+        await connected(a, b)
+        (connection,) = a.transport._connections.values()
+        large = Envelope("k", Append("x", "y", 1, 0, 0, (Entry(1, 1, "p", bytes(500_000)),), 0))
+        for _ in range(100):
+            # One turn of the loop each for the sender alone.
+            a.transport.send(B, [large])
+            a.transport._flush()
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < 3_000_000
+        await until(lambda: len(b.messages) >= 4)
+        for recorder in (a, b):
+            await recorder.transport.close()
+
+    run(story())
+
+
+def test_addresses_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    async def story() -> None:
+        taken = Recorder(A, str(tmp_path / "a.peer"))
+        await taken.transport.start()
+        (tmp_path / "file").write_text("in the way")
+        for address, reason in [
+            (taken.transport.address, "another process listens"),
+            (str(tmp_path / "file"), "no socket is in the way"),
+            (str(tmp_path / ("x" * 120)), "more than 107 bytes"),
+            ("127.0.0.1:notaport", "invalid literal"),
+        ]:
+            with pytest.raises(LaunchFailed, match=reason):
+                await Recorder(B, address).transport.start()
+        await taken.transport.close()
+        # What a killed agent leaves behind is no obstacle.
+        with socket.socket(socket.AF_UNIX) as left_over:
+            left_over.bind(taken.transport.address)
+        heir = Recorder(A, taken.transport.address)
+        await heir.transport.start()
+        modes.append(os.stat(heir.transport.address).st_mode & 0o777)  # noqa: PTH116
+        await heir.transport.close()
+
+    modes: list[int] = []
+    run(story())
+    assert modes == [0o600]
+    assert not (tmp_path / "a.peer").exists()
+
+
+# -- the channel alone -----------------------------------------------------------------------
+
+
+def channel(
+    host: str, expected: str | None, token: bytes = TOKEN, nonce: bytes = b""
+) -> PeerChannel:
+    return PeerChannel(
+        host=host,
+        incarnation="1",
+        token=token,
+        nonce=nonce or host.encode().ljust(NONCE_BYTES),
+        expected=expected,
+    )
+
+
+def shaken(dialler: PeerChannel, listener: PeerChannel) -> None:
+    challenge, _ = listener.receive(dialler.opening())
+    proof, _ = dialler.receive(challenge)
+    listener.receive(proof)
+
+
+def test_channel_opens_and_carries_frames_in_any_pieces() -> None:
+    a, b = channel("a", "b"), channel("b", None)
+    shaken(a, b)
+    assert (a.is_open, a.peer, b.is_open, b.peer) == (True, "b", True, "a")
+    stream = a.seal(b"one") + a.seal(b"") + a.seal(b"three")
+    received = [p for n in range(len(stream)) for p in b.receive(stream[n : n + 1])[1]]
+    assert received == [b"one", b"", b"three"]
+    assert a.receive(b.seal(b"back"))[1] == [b"back"]
+
+
+def test_channel_refuses_another_token_name_or_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Refused, match="does not know the token"):
+        shaken(channel("a", "b"), channel("b", None, token=b"other"))
+    with pytest.raises(Refused, match="x answers at the address of b"):
+        shaken(channel("a", "b"), channel("x", None))
+    old = channel("a", "b").opening()
+    monkeypatch.setattr("notebookos_ext.agent.peer_channel.VERSION", 2)
+    with pytest.raises(ProtocolError, match="version 1 of the peer protocol"):
+        channel("b", None).receive(old)
+
+
+def test_channel_refuses_a_reflected_or_repeated_proof() -> None:
+    a, b = channel("a", "b"), channel("b", None)
+    challenge, _ = b.receive(a.opening())
+    proof, _ = a.receive(challenge)
+    # The same proof on a connection with another nonce.
+    fresh = channel("b", None, nonce=b"n" * NONCE_BYTES)
+    fresh.receive(a.opening())
+    with pytest.raises(Refused):
+        fresh.receive(proof)
+    # A listener whose own challenge comes back to it.
+    with pytest.raises(ProtocolError, match="order"):
+        b.receive(challenge)
+
+
+def test_channel_refuses_changed_repeated_and_missing_frames() -> None:
+    for change in (
+        lambda one, two: one[:-1] + b"X" + two,
+        lambda one, two: one + one,
+        lambda one, two: two,
+    ):
+        a, b = channel("a", "b"), channel("b", None)
+        shaken(a, b)
+        with pytest.raises(Refused, match="is not its own"):
+            b.receive(change(a.seal(b"one"), a.seal(b"two")))
+    a, b = channel("a", "b"), channel("b", None)
+    shaken(a, b)
+    with pytest.raises(ProtocolError, match="4,294,967,295 bytes"):
+        b.receive(b"\xff" * 4)
