@@ -61,7 +61,7 @@ class Ledger:
     def _closed(self, entry: ClosedEntry) -> bool:
         lead = self.lead
         if entry.outcome is Outcome.LOST and entry.attempt > self.last_attempt:
-            # Its LEAD is still under way, from somebody who gave up waiting; it must not count then.
+            # Its LEAD, from somebody who gave up waiting, is still under way; it must not count.
             self._fenced_attempt = max(self._fenced_attempt, entry.attempt)
             return True
         if lead is None or (lead.cell, lead.attempt, lead.replica) != (

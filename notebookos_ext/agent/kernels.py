@@ -1,0 +1,324 @@
+"""One kernel on one host: its member of the Raft group, what the log says, its local replica."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from notebookos_ext.agent.binding import DeviceBindings
+from notebookos_ext.agent.chunks import Chunks
+from notebookos_ext.agent.history import History, Verdict
+from notebookos_ext.agent.processes import start_replica
+from notebookos_ext.agent.reaper import Reaper
+from notebookos_ext.agent.sessions import ReplicaSession
+from notebookos_ext.agent.templates import Templates
+from notebookos_ext.cluster.consensus.messages import Entry
+from notebookos_ext.cluster.entries import EpochEntry, LogEntry, encode_entry
+from notebookos_ext.cluster.messages import (
+    AgentNotice,
+    AgentWarning,
+    LaunchReplica,
+    ReplicaExited,
+    ReplicaProgress,
+    ReplicaReady,
+    RunningReplica,
+)
+from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
+from notebookos_ext.errors import NoMajority, NotFound, OutcomeUnknown, Refused, Unavailable
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 0.2
+PROGRESS_S = 0.5
+"""Progress of a replica is told at most this often."""
+SETTLE_S = 15.0
+"""How long the commits of a dead replica are waited for before its end is told."""
+STUCK_S = 30.0
+"""A replica that applies nothing for so long is named in a warning."""
+
+
+class ReplicatedLogs(Protocol):
+    """The part of `members.Members` that a kernel uses."""
+
+    async def propose(  # noqa: D102
+        self, kernel: KernelId, payload: bytes, proposal_id: str, timeout_s: float = ...
+    ) -> int: ...
+    def committed_from(self, kernel: KernelId, index: int) -> Sequence[Entry]: ...  # noqa: D102
+    async def read_barrier(self, kernel: KernelId) -> int: ...  # noqa: D102
+
+
+class HostTools(msgspec.Struct, frozen=True):
+    """What every kernel of a host shares."""
+
+    host: HostId
+    incarnation: str
+    members: ReplicatedLogs
+    bindings: DeviceBindings
+    chunks: Chunks
+    templates: Templates
+    reaper: Reaper
+    socket_folder: Path
+    log_folder: Path
+    notify: Callable[[AgentNotice], None]
+
+
+class HostedKernel:
+    """A kernel that has a member here. Its replica, if any, is replaced by a later launch."""
+
+    def __init__(self, kernel: KernelId, log_key: bytes, tools: HostTools) -> None:
+        self.kernel = kernel
+        self.log_key = log_key
+        self.tools = tools
+        self.history = History(kernel, log_key, on_change=self._changed)
+        self.session: ReplicaSession | None = None
+        self._launching = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._progress_timer: asyncio.TimerHandle | None = None
+        self._told_progress = (0, 0)
+        self._closed = False
+        self._told_attempt = 0
+
+    # ---- the log ---------------------------------------------------------------------------------
+
+    def catch_up(self) -> None:
+        """Fold everything that this host knows to be committed."""
+        first = self.history.folded_index + 1
+        self.history.fold(self.tools.members.committed_from(self.kernel, first))
+
+    async def barrier(self) -> None:
+        """Fold everything that was committed before this call. Raises NoMajority."""
+        await self.tools.members.read_barrier(self.kernel)
+        self.catch_up()
+
+    def proposal_id(self) -> str:
+        """An id that nobody else uses, for a proposal of the agent's own."""
+        return f"{self.tools.incarnation}.a{next(self._numbers)}"
+
+    async def propose(self, entry: LogEntry, proposal_id: str, timeout_s: float) -> Verdict:
+        """One try to commit. Raises NoMajority, OutcomeUnknown, StorageError, InvalidRequest."""
+        payload = encode_entry(self.kernel, entry, self.log_key)
+        await self.tools.members.propose(self.kernel, payload, proposal_id, timeout_s)
+        self.catch_up()
+        verdict = self.history.verdict(proposal_id)
+        if verdict is None:
+            raise OutcomeUnknown(f"an entry of kernel {self.kernel} is committed but not yet here")
+        return verdict
+
+    async def commit(
+        self, entry: LogEntry, proposal_id: str, wanted: Callable[[], bool]
+    ) -> Verdict:
+        """Commit under one id, again and again while `wanted`. Raises Refused when it is not."""
+        warned = False
+        while not self._closed:
+            try:
+                return await self.propose(entry, proposal_id, timeout_s=10.0)
+            except (NoMajority, OutcomeUnknown) as error:
+                self.catch_up()
+                verdict = self.history.verdict(proposal_id)
+                if verdict is not None:
+                    return verdict
+                if not wanted():
+                    raise Refused("meanwhile the attempt was closed") from error
+                if not warned:
+                    warned = True
+                    self.warn(f"a commit waits: {error.message}")
+            await asyncio.sleep(RETRY_S)
+        raise Refused(f"kernel {self.kernel} is closed on this host")
+
+    async def begin_epoch(self, epoch: int) -> None:
+        """Commit the epoch, unless it (or a later one) has begun. Raises what `propose` raises."""
+        if self.history.ledger.epoch < epoch:
+            await self.propose(EpochEntry(epoch=epoch), self.proposal_id(), timeout_s=10.0)
+
+    def _changed(self) -> None:
+        session = self.session
+        if session is None or not session.is_alive:
+            return
+        session.feed.pump()
+        self._progress_soon()
+        lead = self.history.ledger.lead
+        if lead is not None and lead.attempt > self._told_attempt:
+            self._told_attempt = lead.attempt
+            if lead.replica != session.launch.replica:
+                session.feed.stand_down(lead, self.history.folded_index)
+
+    # ---- the replica -----------------------------------------------------------------------------
+
+    def running(self) -> RunningReplica | None:
+        """The replica for a controller that adopts this agent."""
+        session = self.session
+        if session is None or not session.is_alive:
+            return None
+        return RunningReplica(
+            kernel=self.kernel,
+            replica=session.launch.replica,
+            epoch=session.launch.epoch,
+            launch=session.launch.launch,
+            pid=session.process.pid,
+            endpoints=session.endpoints if session.is_ready else {},
+        )
+
+    def living(self, replica: ReplicaId) -> ReplicaSession:
+        """The session of a replica that runs here. Raises NotFound."""
+        session = self.session
+        if session is None or session.launch.replica != replica or not session.is_alive:
+            raise NotFound(f"replica {replica} does not run on {self.tools.host}")
+        return session
+
+    async def launch(self, request: LaunchReplica) -> None:
+        """Start the replica; the same launch twice starts it once. Raises Refused, LaunchFailed."""
+        async with self._launching:
+            old = self.session
+            if old is not None and old.launch.replica == request.replica:
+                if old.launch.launch == request.launch and old.is_alive:
+                    return
+                if request.launch < old.launch.launch:
+                    raise Refused(
+                        f"launch {request.launch} of {request.replica} is over; "
+                        f"launch {old.launch.launch} came after it"
+                    )
+            if request.epoch < self.history.ledger.epoch:
+                raise Refused(f"epoch {request.epoch} of kernel {self.kernel} is over")
+            if old is not None and old.is_alive:
+                await old.process.stop(grace_s=0.0)
+            await self._start(request)
+
+    async def stop_replica(self, grace_s: float) -> None:
+        """End the replica, if one runs."""
+        async with self._launching:
+            if self.session is not None and self.session.is_alive:
+                await self.session.process.stop(grace_s)
+
+    async def close(self, grace_s: float) -> None:
+        """End the replica and whatever is under way; the member is closed by the caller."""
+        await self.stop_replica(grace_s)
+        self._closed = True
+        if self._progress_timer is not None:
+            self._progress_timer.cancel()
+        if self.session is not None:
+            self.session.close()
+        for task in self._tasks:
+            task.cancel()
+
+    def warn(self, message: str) -> None:
+        """Say something that the user should know."""
+        log.warning("kernel %s: %s", self.kernel, message)
+        self.tools.notify(AgentWarning(kernel=self.kernel, message=message))
+
+    def spawn(self, work: Awaitable[None]) -> None:
+        """Run something in the background until the kernel is closed here."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def log_path(self, replica: ReplicaId) -> Path:
+        """Where the replica's own output goes (what its kernel does not send to clients)."""
+        return self.tools.log_folder / f"{replica.replace(':', '-')}.log"
+
+    async def _start(self, request: LaunchReplica) -> None:
+        tools = self.tools
+        session = ReplicaSession(
+            request,
+            self.history,
+            mark=f"{tools.incarnation}.r{request.launch}.",
+            chunks=tools.chunks,
+            commit=self.commit,
+            notify=tools.notify,
+            on_progress=self._progress_soon,
+        )
+        process = await start_replica(
+            request,
+            templates=tools.templates,
+            reaper=tools.reaper,
+            socket_folder=tools.socket_folder,
+            log_path=self.log_path(request.replica),
+            on_message=session.receive,
+            on_room=session.room,
+        )
+        session.begin(process)
+        self.session = session
+        log.info("replica %s (launch %d) is %d", request.replica, request.launch, process.pid)
+        process.ended.add_done_callback(lambda ended: self._ended(session, ended.result()))
+        self.spawn(self._announce(session))
+
+    async def _announce(self, session: ReplicaSession) -> None:
+        """Say ReplicaReady when it serves and has everything that was committed before."""
+        while True:
+            try:
+                await self.barrier()
+                break
+            except Unavailable as error:
+                log.info("kernel %s: %s", self.kernel, error)
+            await asyncio.sleep(RETRY_S)
+        await self.history.epoch_reached(session.launch.epoch)
+        session.feed.pump()
+        await session.serving.wait()
+        while not await session.feed.caught_up(STUCK_S):
+            if not session.is_alive:
+                return
+            self.warn(f"replica {session.launch.replica} cannot load the kernel's variables")
+        session.is_ready = True
+        self.tools.notify(
+            ReplicaReady(
+                kernel=self.kernel,
+                replica=session.launch.replica,
+                launch=session.launch.launch,
+                pid=session.process.pid,
+                endpoints=session.endpoints,
+            )
+        )
+
+    def _ended(self, session: ReplicaSession, words: str) -> None:
+        process = session.process
+        self.tools.bindings.release_all(process.pid)
+        log.info("replica %s (process %d) %s", session.launch.replica, process.pid, words)
+        self.spawn(self._tell_end(session, session.end_reason or words))
+
+    async def _tell_end(self, session: ReplicaSession, reason: str) -> None:
+        # What it sent before it died may close its attempt: only then is the attempt not lost.
+        try:
+            await asyncio.wait_for(session.settled(), SETTLE_S)
+        except TimeoutError:
+            self.warn(f"what {session.launch.replica} sent before its end is not committed yet")
+        session.close()
+        self.tools.notify(
+            ReplicaExited(
+                kernel=self.kernel,
+                replica=session.launch.replica,
+                launch=session.launch.launch,
+                pid=session.process.pid,
+                reason=reason,
+                requested=session.process.stop_requested,
+            )
+        )
+
+    # ---- progress --------------------------------------------------------------------------------
+
+    def _progress_soon(self) -> None:
+        if self._progress_timer is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._progress_timer = loop.call_later(PROGRESS_S, self._tell_progress)
+
+    def _tell_progress(self) -> None:
+        self._progress_timer = None
+        session = self.session
+        if session is None or not session.is_alive:
+            return
+        progress = (session.feed.applied_index, self.history.last_delta_index)
+        if progress != self._told_progress:
+            self._told_progress = progress
+            self.tools.notify(
+                ReplicaProgress(
+                    kernel=self.kernel,
+                    replica=session.launch.replica,
+                    applied=progress[0],
+                    committed=progress[1],
+                )
+            )
