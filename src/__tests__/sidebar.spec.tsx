@@ -57,8 +57,8 @@ describe('Sidebar', () => {
     ]);
     const held = all(node, '[data-host=host-2] tbody tr').map(cells);
     expect(held).toEqual([
-      ['0simulated', '16 GiB, 88% busy', 'train_digits.ipynb, replica 2'],
-      ['1simulated', '16 GiB', 'Kernel b2c4e8f0, replica 1 (releasing)']
+      ['GPU 0simulated', '16 GiB, 88% busy', 'train_digits.ipynb, replica 2'],
+      ['GPU 1simulated', '16 GiB', 'Kernel b2c4e8f0, replica 1 (releasing)']
     ]);
     expect(texts(node, '[data-host=host-1] .jp-NotebookOS-state')).toEqual([
       '2 of 2 GPUs free'
@@ -72,7 +72,7 @@ describe('Sidebar', () => {
     model.connected(cluster());
     const node = await drawn();
     const real = node.querySelector('[data-host=host-3] tbody th');
-    expect(real?.textContent).toBe('0');
+    expect(real?.textContent).toBe('GPU 0');
     expect(node.textContent).toContain('Simulated GPUs');
   });
 
@@ -82,9 +82,9 @@ describe('Sidebar', () => {
     const [first] = all(node, '[data-kernel]');
     const rows = all(first, '[data-replica]').map(cells);
     expect(rows).toEqual([
-      ['1', 'host-1', 'idle', '4101', '0'],
-      ['2executor', 'host-2', 'executing', '4102', '0'],
-      ['3', 'host-3', 'lost', '–', '2']
+      ['1', 'host-1', 'idle', '4101'],
+      ['2executor', 'host-2', 'executing', '4102'],
+      ['3', 'host-3', 'lost2 log entries behind', '–']
     ]);
     expect(first.textContent).toContain(
       '3 replicas (5 from the next kernel start), 1 GPU per cell'
@@ -116,7 +116,7 @@ describe('Sidebar', () => {
   it('shows the queue with places and reasons', async () => {
     model.connected(cluster());
     const node = await drawn();
-    const row = all(node, 'table tr[data-cell=c-9]').pop();
+    const row = all(node, '[data-waiting=c-9]').pop();
     expect(cells(row)).toEqual([
       '1',
       'Kernel b2c4e8f0',
@@ -137,19 +137,19 @@ describe('Sidebar', () => {
     model.connected(emptyCluster());
     const node = await drawn();
     expect(texts(node, '.jp-NotebookOS-empty')).toEqual([
+      'No cell is waiting.',
       'No host has joined yet.',
-      'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".',
-      'No cell is waiting.'
+      'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".'
     ]);
   });
 
   it('counts in the titles of its sections', async () => {
     model.connected(cluster());
     await drawn();
-    expect(sidebar.widgets.map(widget => widget.title.label)).toEqual([
+    expect(texts(sidebar.node, 'summary')).toEqual([
+      'Waiting (1)',
       'GPUs on 3 hosts',
-      'Kernels (2)',
-      'Waiting (1)'
+      'Kernels (2)'
     ]);
   });
 

@@ -42,7 +42,7 @@ export function HostCard(props: IHostCardProps): JSX.Element {
           <caption className="jp-NotebookOS-srOnly">
             {trans.__('GPUs of %1', host.id)}
           </caption>
-          <thead>
+          <thead className="jp-NotebookOS-srOnly">
             <tr>
               <th scope="col">{trans.__('GPU')}</th>
               <th scope="col">{trans.__('Memory')}</th>
@@ -82,7 +82,7 @@ function DeviceRow(props: {
       className={device.binding ? 'jp-mod-held' : undefined}
     >
       <th scope="row" title={[device.name, shared].filter(Boolean).join('\n')}>
-        {device.index}
+        {trans.__('GPU %1', device.index)}
         {simulated && (
           <span className="jp-NotebookOS-tag">{trans.__('simulated')}</span>
         )}

@@ -24,9 +24,6 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
           <th scope="col">{trans.__('Host')}</th>
           <th scope="col">{trans.__('State')}</th>
           <th scope="col">{trans.__('Process')}</th>
-          <th scope="col" title={trans.__('Log entries still to be applied')}>
-            {trans.__('Behind')}
-          </th>
         </tr>
       </thead>
       <tbody>
@@ -46,9 +43,19 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
               )}
             </th>
             <td>{replica.host_id}</td>
-            <td>{replicaState(replica.state, trans)}</td>
+            <td>
+              {replicaState(replica.state, trans)}
+              {replica.lag > 0 && (
+                <span className="jp-NotebookOS-detail">
+                  {trans._n(
+                    '%1 log entry behind',
+                    '%1 log entries behind',
+                    replica.lag
+                  )}
+                </span>
+              )}
+            </td>
             <td>{replica.pid ?? '–'}</td>
-            <td>{replica.lag}</td>
           </tr>
         ))}
       </tbody>

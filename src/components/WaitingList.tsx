@@ -34,7 +34,7 @@ export function WaitingList(props: IWaitingListProps): JSX.Element {
       </thead>
       <tbody>
         {waiting.map(item => (
-          <tr key={item.cell_id} data-cell={item.cell_id}>
+          <tr key={item.cell_id} data-waiting={item.cell_id}>
             <td>{item.position}</td>
             <th scope="row">
               {kernelTitle(

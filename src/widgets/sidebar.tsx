@@ -1,42 +1,84 @@
-/** The panel: this notebook, GPUs, kernels, waiting. */
+/** The panel: this notebook, what waits, GPUs, kernels. */
 import type { ITranslator, TranslationBundle } from '@jupyterlab/translation';
-import { SidePanel } from '@jupyterlab/ui-components';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 
 import { Banner } from '../components/Banner';
 import { HostCard } from '../components/HostCard';
 import { KernelCard } from '../components/KernelCard';
+import { Section } from '../components/Section';
 import { SettingsForm } from '../components/SettingsForm';
 import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
+import type { Cluster } from '../wire';
 import type { CurrentNotebook } from './currentNotebook';
-import { Section, SectionView } from './section';
 
 export const SIDEBAR_ID = 'notebookos-ext-sidebar';
 
-export class Sidebar extends SidePanel {
+export class Sidebar extends ReactWidget {
   constructor(options: Sidebar.IOptions) {
-    super({ translator: options.translator });
-    const { model, notebook } = options;
-    const trans = options.translator.load('notebookos_ext');
+    super();
+    this._model = options.model;
+    this._notebook = options.notebook;
+    this._trans = options.translator.load('notebookos_ext');
     this.id = SIDEBAR_ID;
     this.addClass('jp-NotebookOS');
     this.title.icon = replicasIcon;
-    this.title.caption = trans.__('NotebookOS: GPUs, kernels and replicas');
+    this.title.caption = this._trans.__('NotebookOS: GPUs, kernels, replicas');
     this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', trans.__('NotebookOS'));
-    this.header.addWidget(new Section(model, topView(trans)));
-    this.addWidget(new Section(model, gpusView(trans)));
-    this.addWidget(new Section(model, kernelsView(trans)));
-    this.addWidget(new Section(model, waitingView(trans)));
-    if (notebook) {
-      this.addWidget(
-        new Section(model, notebookView(notebook, trans), notebook.changed)
-      );
-    }
+    this.node.setAttribute('aria-label', this._trans.__('NotebookOS'));
+    // The panel scrolls, so it must be reachable by keyboard even while it holds no control.
+    this.node.tabIndex = 0;
+    this._model.changed.connect(this._onChanged, this);
+    this._notebook?.changed.connect(this._onChanged, this);
   }
+
+  override dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
+    Signal.clearData(this);
+    super.dispose();
+  }
+
+  protected override render(): React.ReactElement {
+    const { connection, cluster } = this._model.state;
+    return (
+      <>
+        <Banner connection={connection} trans={this._trans} />
+        {cluster && <Overview cluster={cluster} trans={this._trans} />}
+        {this._notebook && cluster && (
+          <Section title={this._trans.__('This notebook')}>
+            {this._settingsForm(this._notebook)}
+          </Section>
+        )}
+        {cluster && <ClusterSections cluster={cluster} trans={this._trans} />}
+      </>
+    );
+  }
+
+  private _settingsForm(notebook: CurrentNotebook): React.ReactElement {
+    return (
+      <SettingsForm
+        notebook={notebook.name}
+        settings={notebook.settings}
+        replicated={notebook.kernel !== undefined}
+        onChange={change => notebook.change(change)}
+        trans={this._trans}
+      />
+    );
+  }
+
+  private _onChanged(): void {
+    this.update();
+  }
+
+  private readonly _model: IClusterModel;
+  private readonly _notebook: CurrentNotebook | undefined;
+  private readonly _trans: TranslationBundle;
 }
 
 export namespace Sidebar {
@@ -48,109 +90,61 @@ export namespace Sidebar {
   }
 }
 
-function topView(trans: TranslationBundle): SectionView {
-  return {
-    title: () => '',
-    render: ({ connection, cluster }) => (
-      <>
-        <Banner connection={connection} trans={trans} />
-        {cluster && (
-          <>
-            <p className="jp-NotebookOS-detail">
-              {cluster.simulated
-                ? trans.__('Simulated GPUs · %1 policy', cluster.policy)
-                : trans.__('%1 policy', cluster.policy)}
-            </p>
-            <Warnings
-              warnings={cluster.warnings}
-              kernels={cluster.kernels}
-              trans={trans}
-            />
-          </>
-        )}
-      </>
-    )
-  };
+interface IClusterProps {
+  cluster: Cluster;
+  trans: TranslationBundle;
 }
 
-function gpusView(trans: TranslationBundle): SectionView {
-  return {
-    title: ({ cluster }) =>
-      cluster
-        ? trans.__('GPUs on %1 hosts', cluster.hosts.length)
-        : trans.__('GPUs'),
-    render: ({ cluster }) =>
-      cluster && (
-        <>
-          {!cluster.hosts.length && (
-            <p className="jp-NotebookOS-empty">
-              {trans.__('No host has joined yet.')}
-            </p>
-          )}
-          {cluster.hosts.map(host => (
-            <HostCard
-              key={host.id}
-              host={host}
-              kernels={cluster.kernels}
-              trans={trans}
-            />
-          ))}
-        </>
-      )
-  };
-}
-
-function kernelsView(trans: TranslationBundle): SectionView {
-  return {
-    title: ({ cluster }) =>
-      cluster
-        ? trans.__('Kernels (%1)', cluster.kernels.length)
-        : trans.__('Kernels'),
-    render: ({ cluster }) =>
-      cluster && (
-        <>
-          {!cluster.kernels.length && (
-            <p className="jp-NotebookOS-empty">
-              {trans.__(
-                'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".'
-              )}
-            </p>
-          )}
-          {cluster.kernels.map(kernel => (
-            <KernelCard key={kernel.id} kernel={kernel} trans={trans} />
-          ))}
-        </>
-      )
-  };
-}
-
-function waitingView(trans: TranslationBundle): SectionView {
-  return {
-    title: ({ cluster }) =>
-      cluster
-        ? trans.__('Waiting (%1)', cluster.waiting.length)
-        : trans.__('Waiting'),
-    render: ({ cluster }) =>
-      cluster && (
-        <WaitingList waiting={cluster.waiting} at={cluster.at} trans={trans} />
-      )
-  };
-}
-
-function notebookView(
-  notebook: CurrentNotebook,
-  trans: TranslationBundle
-): SectionView {
-  return {
-    title: () => trans.__('This notebook'),
-    render: () => (
-      <SettingsForm
-        notebook={notebook.name}
-        settings={notebook.settings}
-        replicated={notebook.kernel !== undefined}
-        onChange={change => notebook.change(change)}
+/** What the whole cluster is, and what the user should know of it. */
+function Overview({ cluster, trans }: IClusterProps): JSX.Element {
+  return (
+    <>
+      <p className="jp-NotebookOS-detail">
+        {cluster.simulated
+          ? trans.__('Simulated GPUs · %1 policy', cluster.policy)
+          : trans.__('%1 policy', cluster.policy)}
+      </p>
+      <Warnings
+        warnings={cluster.warnings}
+        kernels={cluster.kernels}
         trans={trans}
       />
-    )
-  };
+    </>
+  );
+}
+
+/** Short sections first, so that a long list hides none. */
+function ClusterSections({ cluster, trans }: IClusterProps): JSX.Element {
+  const { hosts, kernels, waiting, at } = cluster;
+  return (
+    <>
+      <Section title={trans.__('Waiting (%1)', waiting.length)}>
+        <WaitingList waiting={waiting} at={at} trans={trans} />
+      </Section>
+      <Section
+        title={trans._n('GPUs on %1 host', 'GPUs on %1 hosts', hosts.length)}
+      >
+        {!hosts.length && (
+          <p className="jp-NotebookOS-empty">
+            {trans.__('No host has joined yet.')}
+          </p>
+        )}
+        {hosts.map(host => (
+          <HostCard key={host.id} host={host} kernels={kernels} trans={trans} />
+        ))}
+      </Section>
+      <Section title={trans.__('Kernels (%1)', kernels.length)}>
+        {!kernels.length && (
+          <p className="jp-NotebookOS-empty">
+            {trans.__(
+              'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".'
+            )}
+          </p>
+        )}
+        {kernels.map(kernel => (
+          <KernelCard key={kernel.id} kernel={kernel} trans={trans} />
+        ))}
+      </Section>
+    </>
+  );
 }
