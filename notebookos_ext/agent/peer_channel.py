@@ -1,10 +1,10 @@
 """What two host agents say on one connection, without the connection itself.
 
 First a handshake. Both know the cluster token and neither sends it. Each proves it with a keyed
-BLAKE2b over both names, both incarnations and both nonces, so that a proof fits one connection, one direction and one
-role only; keys for the frames come from the same values. Frames carry a MAC that covers their
-number, so that none can be forged, changed, repeated or dropped unnoticed. They are not encrypted:
-agents of different machines need a private network between them.
+BLAKE2b over both names, both incarnations and both nonces, so that a proof fits one connection, one
+direction and one role only; keys for the frames come from the same values. Frames carry a MAC that
+covers their number, so that none can be forged, changed, repeated or dropped unnoticed. They are
+not encrypted: agents of different machines need a private network between them.
 
     dialler  → hello      version, name, incarnation, nonce
     listener → challenge  name, incarnation, nonce, proof

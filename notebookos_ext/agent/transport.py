@@ -132,7 +132,7 @@ class PeerTransport:
         self._outbox.setdefault(host, []).extend(_encode(message) for message in messages)
         if not self._flush_due:
             self._flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
+            asyncio.get_running_loop().call_soon(self.flush)
 
     async def close(self) -> None:
         """End all connections and report nothing more; the peers notice at once."""
@@ -222,7 +222,8 @@ class PeerTransport:
 
     # -- sending -----------------------------------------------------------------------------
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Give to the sockets now what `send` has collected; for who is about to block the loop."""
         self._flush_due = False
         outbox, self._outbox = self._outbox, {}
         for host, encoded in outbox.items():

@@ -279,7 +279,7 @@ def test_a_reader_that_does_not_read_costs_bounded_memory(
         for _ in range(100):
             # One turn of the loop each for the sender alone.
             a.transport.send(B, [large])
-            a.transport._flush()
+            a.transport.flush()
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < 3_000_000
         await until(lambda: len(b.messages) >= 4)

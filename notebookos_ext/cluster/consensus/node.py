@@ -69,6 +69,7 @@ class Node:
         self._saved_hard_state = self._hard_state
         self._leadership: Leadership | None = None
         self._election: Election | None = None
+        self._put_off: VoteRequest | None = None
         self._lost: set[str] = set()
         self._silent_ticks = 0
         self._idle_ticks = 0
@@ -198,6 +199,9 @@ class Node:
             self._timeout_ticks = self._timing.stagger_ticks * candidates.index(self.me)
             if self._timeout_ticks == 0:
                 self._begin_pre_election()
+            if self._put_off is not None:
+                # Its sender noticed the loss before this member did.
+                self.step(self._put_off)
 
     def member_back(self, member: str) -> None:
         """The host of `member` can be reached again."""
@@ -207,6 +211,8 @@ class Node:
         if self._leadership is not None:
             self._wake()
             self._leadership.member_back(member)
+        elif self._election is not None:
+            self._ask_for_votes(self._election)
 
     def saved(self, ready: Ready) -> None:
         """What `ready` wanted saved is on disk, so this member's own vote and entries count."""
@@ -289,6 +295,7 @@ class Node:
             return True
         if isinstance(message, VoteRequest):
             if self._defends_leader(message):
+                self._put_off = message if message.pre else None
                 return False
             if message.pre:
                 return True
@@ -310,6 +317,7 @@ class Node:
         self.role = Role.FOLLOWER
         self.leader = leader
         self.resting = False
+        self._put_off = None
         self._leadership = None
         self._election = None
         self._restart_timer()
@@ -390,8 +398,7 @@ class Node:
         return (
             self._election is not None
             and self._election.pre
-            and (request.last_index, request.last_term)
-            == (self.log.last_index, self.log.last_term)
+            and (request.last_index, request.last_term) == (self.log.last_index, self.log.last_term)
             and self.members.index(self.me) < self.members.index(request.sender)
         )
 
