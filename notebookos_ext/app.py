@@ -1,0 +1,151 @@
+"""The composition root: configuration to `Settings`, then build, start and stop the cluster.
+
+The only file that reads configuration. A cluster that cannot start takes the server down with it in
+no case: the REST API and every kernel start then say why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_data_dir
+from jupyter_server.extension.application import ExtensionApp
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from traitlets import Bool, Float, Int, List, Unicode
+
+from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.handlers.cluster import ClusterHandler
+from notebookos_ext.handlers.kernels import KernelHandler
+from notebookos_ext.live import cluster_runtime
+from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.live.telemetry import SCHEMA_FILE, SCHEMA_ID, Telemetry
+from notebookos_ext.live.websocket import NoDelayWebsocketConnection
+from notebookos_ext.settings import SERVER_LEASE_S, Settings, names, reject_unknown
+
+_DEFAULTS = Settings()
+_KERNEL_ID = r"(?P<kernel_id>[^/]+)"
+
+
+class NotebookOSApp(ExtensionApp):
+    """The server extension. Values are checked by `Settings.validate`, with a sentence each."""
+
+    name = "notebookos_ext"
+    load_other_extensions = True
+
+    hosts = Int(_DEFAULTS.hosts, config=True, help="Virtual hosts at the start.")
+    max_hosts = Int(_DEFAULTS.max_hosts, config=True, help="As many hosts as there may be.")
+    replica_count = Int(
+        _DEFAULTS.replica_count,
+        config=True,
+        help="Replicas of a kernel whose notebook does not say otherwise: 1, 3 or 5.",
+    )
+    gpus_per_cell = Int(
+        _DEFAULTS.gpus_per_cell,
+        config=True,
+        help="GPUs of a GPU cell in a notebook that does not say otherwise.",
+    )
+    gpus = Unicode(
+        _DEFAULTS.gpus,
+        config=True,
+        help="auto (real GPUs when there are any, else simulated ones), simulated, or none.",
+    )
+    simulated_gpus_per_host = Int(
+        _DEFAULTS.simulated_gpus_per_host, config=True, help="Simulated GPUs of a virtual host."
+    )
+    policy = Unicode(_DEFAULTS.policy, config=True, help="Name of the scheduling policy.")
+    executor_preference = Unicode(
+        _DEFAULTS.executor_preference,
+        config=True,
+        help="last: the replica that ran the last cell; rotate: another one for every cell.",
+    )
+    sync = Unicode(
+        _DEFAULTS.sync,
+        config=True,
+        help="What is committed before a reply: log-before-reply, after-reply, all-before-reply.",
+    )
+    reply_budget_ms = Int(
+        _DEFAULTS.reply_budget_ms,
+        config=True,
+        help="How long a reply may wait for the commit, in milliseconds.",
+    )
+    preload = List(
+        Unicode(), config=True, help="Modules to import before replicas are forked, such as numpy."
+    )
+    state_folder = Unicode(
+        config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
+    )
+    store_folder = Unicode(config=True, help="Checkpoint store; empty: store in the state folder.")
+    lease_s = Float(
+        SERVER_LEASE_S,
+        config=True,
+        help="How long host agents live on when the server is gone, in seconds.",
+    )
+    poll_s = Float(
+        _DEFAULTS.poll_s, config=True, help="How often the use of the GPUs is read, in seconds."
+    )
+    tcp_nodelay = Bool(
+        True,
+        config=True,
+        help="Send small WebSocket frames of every kernel at once (40 ms less per cell).",
+    )
+
+    _runtime: ClusterRuntime | None = None
+    _telemetry: Telemetry | None = None
+
+    def initialize_settings(self) -> None:
+        """Build the cluster and start it; it comes up while the server goes on."""
+        self._send_small_frames_at_once()
+        self._server.event_logger.register_event_schema(SCHEMA_FILE)
+        try:
+            self._telemetry = Telemetry(loop=asyncio.get_running_loop(), emit=self._emit)
+            self._runtime = ClusterRuntime(self._settings(), on_change=self._telemetry.changed)
+            self._runtime.start()
+        except NotebookOSError as error:
+            # The sentence is for people; where it was raised helps none of them.
+            self.log.error("NotebookOS does not run in this server: %s", error)  # noqa: TRY400
+            cluster_runtime.install(None, error)
+        else:
+            cluster_runtime.install(self._runtime)
+
+    def initialize_handlers(self) -> None:
+        """The URL table."""
+        self.handlers.extend(
+            [
+                (r"/notebookos/api/cluster", ClusterHandler),
+                (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
+            ]
+        )
+
+    async def stop_extension(self) -> None:
+        """End the cluster with the server: agents, replicas, sockets."""
+        runtime, self._runtime = self._runtime, None
+        if self._telemetry is not None:
+            self._telemetry.close()
+        if runtime is not None:
+            await asyncio.to_thread(runtime.stop)
+
+    @property
+    def _server(self) -> Any:
+        """The server that this extends; there is one whenever our methods are called."""
+        return self.serverapp
+
+    def _settings(self) -> Settings:
+        """Checked settings. Raises InvalidSettings for a wrong value or a name that is none."""
+        section = type(self).__name__
+        reject_unknown(self.config.get(section, {}), self.traits(config=True), where=section)
+        values = {name: getattr(self, name) for name in names()}
+        values["preload"] = tuple(self.preload)
+        values["state_folder"] = self.state_folder or str(Path(jupyter_data_dir()) / "notebookos")
+        return Settings(**values).validate()
+
+    def _emit(self, data: dict[str, str | None]) -> None:
+        self._server.event_logger.emit(schema_id=SCHEMA_ID, data=data)
+
+    def _send_small_frames_at_once(self) -> None:
+        """Only where nobody has chosen another connection class."""
+        settings = self._server.web_app.settings
+        default = settings.get("kernel_websocket_connection_class")
+        if self.tcp_nodelay and default is ZMQChannelsWebsocketConnection:
+            settings["kernel_websocket_connection_class"] = NoDelayWebsocketConnection

@@ -1,0 +1,55 @@
+"""GET and PATCH notebookos/api/kernels/<id>: one kernel and its settings."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from jupyter_server.auth.decorator import authorized
+from tornado import web
+
+from notebookos_ext.cluster.model import KernelId
+from notebookos_ext.handlers import present
+from notebookos_ext.handlers.base import NotebookOSHandler
+from notebookos_ext.handlers.models import KernelSettingsPatch, KernelSettingsResult, KernelView
+from notebookos_ext.settings import check_gpus_per_cell, check_replica_count
+
+Effective = Literal["next-cell", "next-kernel-start"]
+
+
+class KernelHandler(NotebookOSHandler):
+    """One kernel."""
+
+    @web.authenticated
+    @authorized
+    async def get(self, kernel_id: str) -> None:
+        """Answer with a KernelView; 404 for a kernel that is not one of ours."""
+        self.answer(await self._view(kernel_id))
+
+    @web.authenticated
+    @authorized
+    async def patch(self, kernel_id: str) -> None:
+        """Change settings; answer with the kernel and when each of them takes effect.
+
+        400 for values that no kernel can have, 404 for an unknown kernel, 409 for what no host has.
+        """
+        patch = self.read_body(KernelSettingsPatch)
+        effective: dict[str, Effective] = {}
+        if patch.replica_count is not None:
+            check_replica_count(patch.replica_count, where="the request")
+            effective["replica_count"] = "next-kernel-start"
+        if patch.gpus_per_cell is not None:
+            check_gpus_per_cell(patch.gpus_per_cell, where="the request")
+            effective["gpus_per_cell"] = "next-cell"
+        await self.asked(
+            self.controller.change_settings(
+                KernelId(kernel_id),
+                replica_count=patch.replica_count,
+                gpus_per_cell=patch.gpus_per_cell,
+            )
+        )
+        self.answer(KernelSettingsResult(kernel=await self._view(kernel_id), effective=effective))
+
+    async def _view(self, kernel_id: str) -> KernelView:
+        return await self.asked(
+            self.controller.read(lambda insight: present.kernel(insight, kernel_id))
+        )

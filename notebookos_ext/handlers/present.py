@@ -1,0 +1,172 @@
+"""From the controller's insight to the JSON shapes: pure, and run on the controller's thread."""
+
+from __future__ import annotations
+
+from notebookos_ext.cluster.model import DeviceKind, HostId, KernelId
+from notebookos_ext.cluster.replicas import Kernel, Replica
+from notebookos_ext.errors import NotFound
+from notebookos_ext.handlers.models import (
+    BindingView,
+    CellView,
+    ClusterView,
+    DeviceView,
+    HeldNameView,
+    HostView,
+    KernelView,
+    ReplicaView,
+    WaitingView,
+    WarningView,
+)
+from notebookos_ext.live.controller import Insight
+from notebookos_ext.live.kernel_records import CellRecord, KernelRecord
+
+
+def cluster(insight: Insight, *, version: str) -> ClusterView:
+    """The whole cluster."""
+    hosts = tuple(
+        _host(insight, host)
+        for host in sorted(insight.view.hosts, key=lambda name: (len(name), name))
+    )
+    return ClusterView(
+        version=version,
+        at=insight.at,
+        backend=insight.backend,
+        policy=insight.policy,
+        simulated=any(d.kind == "simulated" for host in hosts for d in host.devices),
+        hosts=hosts,
+        kernels=tuple(
+            _kernel(insight, record, insight.view.kernels[record.kernel])
+            for record in insight.records.values()
+            if record.kernel in insight.view.kernels
+        ),
+        waiting=tuple(
+            WaitingView(
+                kernel_id=waiting.cell.kernel,
+                notebook_path=_notebook(insight, waiting.cell.kernel),
+                cell_id=waiting.cell.cell,
+                position=waiting.position,
+                gpus=waiting.cell.gpus,
+                reason=waiting.reason,
+                since=waiting.since,
+            )
+            for waiting in insight.view.waiting
+            if waiting.position
+        ),
+        warnings=tuple(
+            WarningView(kernel_id=warned.kernel, message=warned.message, at=warned.at)
+            for warned in insight.warnings
+        ),
+    )
+
+
+def kernel(insight: Insight, kernel_id: str) -> KernelView:
+    """One kernel. Raises NotFound."""
+    found = KernelId(kernel_id)
+    record = insight.records.get(found)
+    if record is None or found not in insight.view.kernels:
+        raise NotFound(f"there is no NotebookOS kernel {kernel_id}")
+    return _kernel(insight, record, insight.view.kernels[found])
+
+
+def _host(insight: Insight, host: HostId) -> HostView:
+    entry = insight.view.hosts[host]
+    return HostView(
+        id=host,
+        state="ready" if entry.ready else "lost",
+        machine=entry.spec.machine,
+        pid=entry.spec.pid,
+        devices=_devices(insight, host),
+        replica_count=len(entry.replicas),
+    )
+
+
+def _devices(insight: Insight, host: HostId) -> tuple[DeviceView, ...]:
+    views = []
+    uses = insight.use.get(host, {})
+    for spec in insight.view.hosts[host].spec.devices:
+        binding = insight.view.bindings.get(spec.device)
+        use = uses.get(spec.device)
+        views.append(
+            DeviceView(
+                id=spec.device,
+                index=spec.index,
+                kind="simulated" if spec.kind is DeviceKind.SIMULATED else "cuda",
+                name=spec.name,
+                memory_bytes=spec.memory_bytes,
+                memory_used_bytes=use.memory_used_bytes if use else None,
+                utilization_percent=use.utilization_percent if use else None,
+                shared_with=tuple(sorted(insight.view.pool.hosts_of(spec.device) - {host})),
+                binding=None
+                if binding is None
+                else BindingView(
+                    kernel_id=binding.kernel,
+                    replica_id=binding.replica,
+                    cell_id=binding.cell,
+                    since=binding.since,
+                    releasing=binding.releasing,
+                ),
+            )
+        )
+    return tuple(views)
+
+
+def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView:
+    return KernelView(
+        id=record.kernel,
+        name=record.plan.name,
+        notebook_path=entry.spec.notebook_path,
+        state=entry.state.value,
+        epoch=entry.epoch,
+        replica_count=entry.spec.replica_count,
+        next_replica_count=entry.next_replica_count,
+        gpus_per_cell=record.gpus_per_cell,
+        replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
+        held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
+        not_durable=entry.pending,
+        cells=tuple(_cell(insight, cell) for cell in record.cells),
+    )
+
+
+def _replica(
+    insight: Insight, record: KernelRecord, entry: Kernel, replica: Replica
+) -> ReplicaView:
+    process = record.processes.get(replica.id)
+    return ReplicaView(
+        id=replica.id,
+        number=replica.number,
+        host_id=replica.host,
+        state=replica.state.value,
+        pid=process.pid if process else replica.pid,
+        lag=process.lag if process else 0,
+        executor=insight.view.executor(entry.id) == replica.id,
+    )
+
+
+def _cell(insight: Insight, cell: CellRecord) -> CellView:
+    host = insight.view.hosts.get(cell.host) if cell.host else None
+    specs = host.spec.devices if host else ()
+    used = [spec for spec in specs if spec.device in cell.devices]
+    kinds = {spec.kind for spec in used}
+    return CellView(
+        cell_id=cell.cell,
+        code=cell.code,
+        gpus=cell.gpus,
+        gpus_reason=cell.gpus_reason,
+        replica_id=cell.replica,
+        host_id=cell.host,
+        devices=tuple(spec.index for spec in used),
+        device_kind=None if not kinds else "simulated" if DeviceKind.SIMULATED in kinds else "cuda",
+        state=cell.state,
+        submitted=cell.submitted,
+        waited_ms=_ms(cell.submitted, cell.started),
+        ran_ms=_ms(cell.started, cell.ended),
+    )
+
+
+def _ms(since: float | None, until: float | None) -> float | None:
+    return None if since is None or until is None else max(0.0, (until - since) * 1000.0)
+
+
+def _notebook(insight: Insight, kernel_id: KernelId) -> str:
+    entry = insight.view.kernels.get(kernel_id)
+    return entry.spec.notebook_path if entry else ""

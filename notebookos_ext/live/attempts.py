@@ -1,0 +1,236 @@
+"""Carries out attempts: bind and lead, close what was lost, give devices back.
+
+A cell's way is short: one frame to the agent, one answer, one command to the router. Nothing here
+polls; no task is made for an attempt that begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from notebookos_ext.clock import Clock
+from notebookos_ext.cluster import actions, events, messages
+from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
+from notebookos_ext.errors import NotebookOSError, Unavailable
+from notebookos_ext.live.chains import Chains
+from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.kernel_records import KernelRecord, OpenAttempt
+from notebookos_ext.live.ports import Outlet, RouterCommands
+
+CLOSE_ROUNDS = 5
+CLOSE_S = 15.0
+PAUSE_S = 1.0
+RUN_AGAIN = "Run the cell again: everything that earlier cells did is still there."
+
+log = logging.getLogger(__name__)
+
+
+class Attempts:
+    """One method per action; what comes of it is posted as an event."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        router: RouterCommands,
+        records: dict[KernelId, KernelRecord],
+        chains: Chains,
+        clock: Clock,
+        outlet: Outlet,
+    ) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._records = records
+        self._chains = chains
+        self._clock = clock
+        self._outlet = outlet
+
+    def start(self, action: actions.StartAttempt) -> None:
+        """Ask the agent to bind and to commit LEAD."""
+        record = self._records[action.kernel]
+        attempt = OpenAttempt(action.cell, action.attempt, action.replica, action.host)
+        record.attempts[action.attempt] = attempt
+        request = messages.BeginAttempt(
+            kernel=action.kernel,
+            cell=action.cell,
+            attempt=action.attempt,
+            replica=action.replica,
+            devices=action.devices,
+        )
+        try:
+            answer = self._fleet.agent(action.host).send(request)
+        except Unavailable as error:
+            self._refused(record, attempt, messages.AttemptNotBegun(reason=str(error)))
+            return
+        answer.add_done_callback(lambda done: self._answered(record, attempt, action, done))
+
+    def _answered(
+        self,
+        record: KernelRecord,
+        attempt: OpenAttempt,
+        action: actions.StartAttempt,
+        answer: asyncio.Future[messages.AgentAnswer],
+    ) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        found = None if error else answer.result()
+        if isinstance(found, messages.AttemptBegun):
+            self._begun(record, attempt, action)
+        elif isinstance(found, messages.AttemptNotBegun):
+            self._refused(record, attempt, found)
+        elif isinstance(found, messages.Failure):
+            self._refused(record, attempt, messages.AttemptNotBegun(reason=found.message))
+        else:
+            why = str(error) if error else f"the host agent answered with {type(found).__name__}"
+            self._refused(record, attempt, messages.AttemptNotBegun(reason=why))
+
+    def _begun(
+        self, record: KernelRecord, attempt: OpenAttempt, action: actions.StartAttempt
+    ) -> None:
+        now = self._clock.now()
+        attempt.begun = True
+        self._outlet.post(
+            events.AttemptStarted(
+                kernel=action.kernel, cell=action.cell, attempt=action.attempt, at=now
+            )
+        )
+        # The scheduler may have closed it already: interrupted, restarted or stopped meanwhile.
+        if attempt.given_up or record.attempts.get(action.attempt) is not attempt:
+            return
+        cell = record.cell(action.cell)
+        if cell is not None:
+            cell.begin(action.replica, action.host, action.devices, now)
+        self.lead(record, action.replica)
+        self._router.start_cell(action.kernel, action.cell, action.attempt, action.replica)
+        self._outlet.changed(action.kernel, "cell")
+
+    def lead(self, record: KernelRecord, replica: ReplicaId | None) -> None:
+        """From now on the kernel's requests that are no cells go to this replica."""
+        if record.executor != replica:
+            record.executor = replica
+            self._router.set_executor(record.kernel, replica)
+
+    def _refused(
+        self, record: KernelRecord, attempt: OpenAttempt, why: messages.AttemptNotBegun
+    ) -> None:
+        record.attempts.pop(attempt.attempt, None)
+        log.info("attempt %d of %s did not begin: %s", attempt.attempt, record.kernel, why.reason)
+        self._outlet.post(
+            events.AttemptRefused(
+                kernel=record.kernel,
+                cell=attempt.cell,
+                attempt=attempt.attempt,
+                reason=why.reason,
+                busy=why.busy,
+                recycle=why.recycle,
+                at=self._clock.now(),
+            )
+        )
+
+    def close(self, action: actions.CloseAttempt) -> None:
+        """Commit LOST through whoever is left, then end the cell for its client."""
+        record = self._records[action.kernel]
+        attempt = record.attempts.get(action.attempt)
+        if attempt is None:
+            self._closed(action.kernel, action.cell, action.attempt)
+            return
+        attempt.given_up = True
+        self._chains.spawn(self._lose(record, attempt, action))
+
+    async def _lose(
+        self, record: KernelRecord, attempt: OpenAttempt, action: actions.CloseAttempt
+    ) -> None:
+        request = messages.LoseAttempt(
+            kernel=action.kernel,
+            cell=action.cell,
+            attempt=action.attempt,
+            replica=attempt.replica,
+        )
+        if not await self._propose(action, request):
+            # No majority is left to ask, so no replica can commit for this attempt either.
+            log.warning("attempt %d of %s is lost without a commit", action.attempt, action.kernel)
+        self._closed(action.kernel, action.cell, action.attempt)
+        if not action.ends_cell:
+            return
+        committed = attempt.outcome in (Outcome.DONE, Outcome.FAILED)
+        cell = record.cell(action.cell)
+        if cell is not None and cell.ended is None:
+            cell.end("done" if committed else "lost", self._clock.now())
+        self._router.fail_cell(
+            action.kernel,
+            action.cell,
+            ename="ExecutorLost",
+            evalue=f"{action.reason}; the cell had finished and its changes are kept, "
+            "but its reply was lost"
+            if committed
+            else action.reason,
+            hint="" if committed else RUN_AGAIN,
+        )
+        self._outlet.changed(action.kernel, "cell")
+
+    async def _propose(self, action: actions.CloseAttempt, request: messages.LoseAttempt) -> bool:
+        for number in range(CLOSE_ROUNDS):
+            if number:
+                await asyncio.sleep(PAUSE_S)
+            hosts = [host for host in action.members if self._fleet.has(host)]
+            if not hosts:
+                return False
+            for host in hosts:
+                try:
+                    await self._fleet.agent(host).request(request, messages.Done, CLOSE_S)
+                except NotebookOSError as error:
+                    log.info("LOST of attempt %d not through %s: %s", action.attempt, host, error)
+                else:
+                    return True
+        return False
+
+    def _closed(self, kernel: KernelId, cell: CellId, attempt: int) -> None:
+        self._outlet.post(
+            events.AttemptClosed(
+                kernel=kernel,
+                cell=cell,
+                attempt=attempt,
+                outcome=Outcome.LOST,
+                at=self._clock.now(),
+            )
+        )
+
+    def release(self, action: actions.ReleaseGpus) -> None:
+        """Give devices back, once their memory is free or known not to be."""
+        self._chains.spawn(self._release(action))
+
+    async def _release(self, action: actions.ReleaseGpus) -> None:
+        request = messages.ReleaseDevices(
+            kernel=action.kernel,
+            cell=action.cell,
+            attempt=action.attempt,
+            replica=action.replica,
+            devices=action.devices,
+        )
+        try:
+            agent = self._fleet.agent(action.host)
+            released = await agent.request(request, messages.DevicesReleased)
+        except NotebookOSError as error:
+            # With the host its bindings are gone; else the agent has said what it could not do.
+            if self._fleet.has(action.host):
+                self._outlet.warn(
+                    f"GPUs of {action.replica} were not freed: {error}", action.kernel
+                )
+        else:
+            if released.residual_bytes:
+                held = released.residual_bytes // 2**20
+                self._outlet.warn(
+                    f"{action.replica} still holds {held} MB of GPU memory after its cell",
+                    action.kernel,
+                )
+        self._outlet.post(
+            events.GpusReleased(
+                kernel=action.kernel,
+                cell=action.cell,
+                attempt=action.attempt,
+                at=self._clock.now(),
+            )
+        )
+        self._outlet.changed(action.kernel, "gpu")

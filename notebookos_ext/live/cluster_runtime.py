@@ -1,0 +1,184 @@
+"""One cluster of this process: state folder, router, backend and controller as one thing.
+
+A Jupyter server installs its cluster here when it starts; provisioners of the same process find it.
+Where there is none (nbclient, papermill, a console), the first kernel starts a private cluster that
+the process shares and that ends with its last kernel, with the process, or, should that be killed,
+when the agents' short lease runs out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from notebookos_ext.clock import Clock, SystemClock
+from notebookos_ext.cluster.model import KernelId
+from notebookos_ext.cluster.routing import RouterEvent
+from notebookos_ext.cluster.scheduler import Scheduler
+from notebookos_ext.errors import NotebookOSError, Unavailable
+from notebookos_ext.live.backends.local import LocalBackend
+from notebookos_ext.live.controller import Controller
+from notebookos_ext.live.router_thread import RouterThread
+from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
+from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
+
+LINGER_S = 5.0
+"""A private cluster outlives its last kernel by this, for the next notebook of the same process."""
+
+log = logging.getLogger(__name__)
+
+
+class ClusterRuntime:
+    """A cluster that can be started once and stopped once, from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        private: bool = False,
+        clock: Clock | None = None,
+        on_change: Callable[[KernelId | None, str], None] = lambda _kernel, _kind: None,
+    ) -> None:
+        """Open the state folder. Raises InvalidSettings and StorageError; nothing runs yet."""
+        self.settings = settings.validate()
+        self.private = private
+        self.folder = _open_folder(settings, private=private)
+        clock = clock or SystemClock()
+        self.router = RouterThread(clock=clock, on_event=self._from_router)
+        store = Path(settings.store_folder) if settings.store_folder else self.folder.store
+        self.controller = Controller(
+            scheduler=Scheduler(settings.policy, max_hosts=settings.max_hosts),
+            policy=settings.policy,
+            backend=LocalBackend(
+                folder=self.folder, settings=settings, store=store, private=private
+            ),
+            router=self.router,
+            clock=clock,
+            token=self.folder.token,
+            name=f"process {os.getpid()}",
+            lease_s=settings.lease_s,
+            poll_s=settings.poll_s,
+            options={"sync": settings.sync, "reply_budget_ms": settings.reply_budget_ms},
+            on_change=on_change,
+        )
+
+    def _from_router(self, said: RouterEvent) -> None:
+        self.controller.from_router(said)
+
+    def start(self) -> None:
+        """Start router, controller and hosts; returns before the hosts are there."""
+        self.router.start()
+        self.controller.start()
+        log.info("the cluster's state folder is %s", self.folder.path)
+
+    def stop(self) -> None:
+        """End everything; with a private cluster nothing stays on disk either."""
+        try:
+            self.controller.stop(delete_logs=self.private)
+        finally:
+            self.router.stop()
+            self.folder.close(delete=self.private)
+
+
+def _open_folder(settings: Settings, *, private: bool) -> StateFolder:
+    # A seed that the user chose for the whole process holds for its kernels, as with ipykernel.
+    chosen = os.environ.get("PYTHONHASHSEED", "")
+    seed = int(chosen) if chosen.isdigit() else None
+    if private:
+        return open_private(hash_seed=seed)
+    return open_shared(Path(settings.state_folder), hash_seed=seed)
+
+
+class _Registry:
+    """Who has a cluster in this process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.server: ClusterRuntime | None = None
+        self.failure: NotebookOSError | None = None
+        self.private: ClusterRuntime | None = None
+        self.users = 0
+        self.timer: threading.Timer | None = None
+
+
+_registry = _Registry()
+
+
+def install(runtime: ClusterRuntime | None, failure: NotebookOSError | None = None) -> None:
+    """The server's cluster, or why it has none; kernels started in this process belong to it."""
+    with _registry.lock:
+        _registry.server = runtime
+        _registry.failure = failure
+
+
+def in_server() -> bool:
+    """Whether a Jupyter server in this process has loaded the extension."""
+    return _registry.server is not None or _registry.failure is not None
+
+
+def server_runtime() -> ClusterRuntime:
+    """The cluster of the server in this process. Raises Unavailable with why it has none."""
+    with _registry.lock:
+        if _registry.server is not None:
+            return _registry.server
+        if _registry.failure is not None:
+            raise Unavailable(_registry.failure.message, hint=_registry.failure.hint)
+    raise Unavailable("NotebookOS does not run in this server; enable its server extension")
+
+
+def acquire(private_settings: Settings) -> ClusterRuntime:
+    """A running cluster for one more kernel; `release` it when the kernel has ended.
+
+    The server's if there is one in this process, else the private one, started if need be. Raises
+    Unavailable when the server's could not start, StorageError when a private one cannot.
+    """
+    with _registry.lock:
+        if in_server():
+            return server_runtime()
+        if _registry.timer is not None:
+            _registry.timer.cancel()
+            _registry.timer = None
+        if _registry.private is None:
+            settings = dataclasses.replace(private_settings, lease_s=PRIVATE_LEASE_S)
+            runtime = ClusterRuntime(settings, private=True)
+            runtime.start()
+            _registry.private = runtime
+            atexit.register(stop_private)
+        _registry.users += 1
+        return _registry.private
+
+
+def release(runtime: ClusterRuntime) -> None:
+    """One kernel fewer; the private cluster ends some seconds after its last one."""
+    with _registry.lock:
+        if runtime is not _registry.private:
+            return
+        _registry.users -= 1
+        if _registry.users == 0:
+            _registry.timer = threading.Timer(LINGER_S, _stop_unused)
+            _registry.timer.daemon = True
+            _registry.timer.start()
+
+
+def _stop_unused() -> None:
+    with _registry.lock:
+        if _registry.users == 0:
+            stop_private()
+
+
+def stop_private() -> None:
+    """End the private cluster now, whatever uses it; none of its processes is left."""
+    with _registry.lock:
+        runtime, _registry.private = _registry.private, None
+        _registry.users = 0
+        if _registry.timer is not None:
+            _registry.timer.cancel()
+            _registry.timer = None
+        if runtime is not None:
+            atexit.unregister(stop_private)
+            runtime.stop()

@@ -1,0 +1,334 @@
+"""The scheduler thread: events in, `Scheduler.handle`, actions carried out. The only writer.
+
+One thread with an event loop of its own, so that no kernel waits for the server's loop and the same
+works where loops come and go (nbclient, blocking managers). Whoever is elsewhere posts events,
+submits requests and gets futures, or reads values that are made on this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import concurrent.futures
+import dataclasses
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import TypeVar
+
+from notebookos_ext.clock import Clock
+from notebookos_ext.cluster import events, messages
+from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec, KernelId, KernelSpec
+from notebookos_ext.cluster.routing import RouterEvent
+from notebookos_ext.cluster.scheduler import Scheduler
+from notebookos_ext.cluster.state import ClusterView
+from notebookos_ext.errors import Unavailable
+from notebookos_ext.live.attempts import Attempts
+from notebookos_ext.live.backends.base import Backend
+from notebookos_ext.live.chains import Chains
+from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.kernel_lives import KernelLives
+from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
+from notebookos_ext.live.lifecycle import Lifecycle
+from notebookos_ext.live.performer import Performer
+from notebookos_ext.live.ports import RouterCommands
+from notebookos_ext.live.translation import Translation
+
+WARNINGS_KEPT = 50
+TICK_S = 1.0
+READ_RECENTLY_S = 20.0
+"""Devices are read only while somebody looks at the readings."""
+
+Value = TypeVar("Value")
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Warned:
+    """Something the user should know."""
+
+    kernel: KernelId | None
+    message: str
+    at: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Insight:
+    """What a reader may look at, on the controller's thread only; it keeps values, not this."""
+
+    at: float
+    backend: str
+    policy: str
+    view: ClusterView
+    records: dict[KernelId, KernelRecord]
+    use: dict[HostId, dict[DeviceId, messages.DeviceUse]]
+    warnings: tuple[Warned, ...]
+
+
+class Controller:
+    """Commands a cluster. `start` and `stop` once; everything else from any thread."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        policy: str,
+        backend: Backend,
+        router: RouterCommands,
+        clock: Clock,
+        token: bytes,
+        name: str,
+        lease_s: float,
+        poll_s: float,
+        options: dict[str, str | int | float | bool],
+        on_change: Callable[[KernelId | None, str], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._policy = policy
+        self._backend = backend
+        self._router = router
+        self._clock = clock
+        self._poll_s = poll_s
+        self._on_change = on_change
+        self._records: dict[KernelId, KernelRecord] = {}
+        self._warnings: collections.deque[Warned] = collections.deque(maxlen=WARNINGS_KEPT)
+        self._events: collections.deque[events.Event] = collections.deque()
+        self._handling = False
+        self._last_read = -READ_RECENTLY_S
+        self._chains = Chains()
+        self._fleet = Fleet(
+            backend=backend, listener=self, token=token, controller=name, lease_s=lease_s
+        )
+        attempts = Attempts(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            clock=clock,
+            outlet=self,
+        )
+        lifecycle = Lifecycle(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            clock=clock,
+            outlet=self,
+            options=options,
+        )
+        self._performer = Performer(
+            attempts=attempts,
+            lifecycle=lifecycle,
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            clock=clock,
+            outlet=self,
+        )
+        self._lives = KernelLives(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            view=scheduler.view,
+            clock=clock,
+            outlet=self,
+        )
+        self._translation = Translation(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            attempts=attempts,
+            lives=self._lives,
+            clock=clock,
+            outlet=self,
+        )
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="notebookos-scheduler", daemon=True)
+
+    # ---- from any thread --------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the thread and, on it, the hosts; returns at once."""
+        self._thread.start()
+        self._submit(self._begin())
+
+    def stop(self, *, delete_logs: bool) -> None:
+        """End every host agent and the thread. Nothing runs afterwards."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self._submit(self._end(delete_logs=delete_logs)).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes requests."""
+        return self._thread.is_alive()
+
+    def from_router(self, said: RouterEvent) -> None:
+        """What the router says; called on its thread, only enqueues."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._translation.from_router, said)
+
+    def read(self, look: Callable[[Insight], Value]) -> concurrent.futures.Future[Value]:
+        """Run `look` on this thread and hand out what it makes, which must not keep the insight."""
+
+        async def looking() -> Value:
+            self._last_read = self._clock.monotonic()
+            return look(
+                Insight(
+                    at=self._clock.now(),
+                    backend=self._backend.name,
+                    policy=self._policy,
+                    view=self._scheduler.view,
+                    records=self._records,
+                    use=self._fleet.use,
+                    warnings=tuple(self._warnings),
+                )
+            )
+
+        return self._submit(looking())
+
+    def start_kernel(self, spec: KernelSpec, plan: LaunchPlan) -> concurrent.futures.Future[None]:
+        """Ask for a kernel, or restart the one of that id with an empty namespace.
+
+        Done when it is accepted. Raises LaunchFailed when no host can be had, Infeasible when the
+        scheduler rejects it; nothing of it is left then.
+        """
+        return self._submit(self._lives.start(spec, plan))
+
+    def stop_kernel(self, kernel: KernelId) -> concurrent.futures.Future[None]:
+        """End a kernel; done when nothing of it runs. An unknown one is ended already."""
+        return self._submit(self._lives.stop(kernel))
+
+    def shutdown(self, kernel: KernelId, *, restart: bool) -> concurrent.futures.Future[None]:
+        """The owner shuts the kernel down, having sent the shutdown_request that comes by itself.
+
+        With `restart` its replicas stay until `start_kernel` begins the new epoch.
+        """
+        return self._submit(self._lives.shutdown(kernel, restart=restart))
+
+    def interrupt_soon(self, kernel: KernelId) -> concurrent.futures.Future[None]:
+        """Interrupt what the kernel does, whether it waits or runs."""
+
+        async def interrupting() -> None:
+            self._lives.interrupt(kernel)
+
+        return self._submit(interrupting())
+
+    def kill(self, kernel: KernelId, code: int) -> None:
+        """The owner wants it dead: from now on `exit_code` says so."""
+        self._lives.exit_codes.setdefault(kernel, code)
+
+    def exit_code(self, kernel: KernelId) -> int | None:
+        """None while the kernel lives or can be brought back, else what its process would say."""
+        if not self.running:
+            return 0
+        return self._lives.exit_codes.get(kernel)
+
+    def change_settings(
+        self, kernel: KernelId, *, replica_count: int | None, gpus_per_cell: int | None
+    ) -> concurrent.futures.Future[None]:
+        """GPUs take effect with the next cell, replicas with the next kernel start.
+
+        The values are valid in themselves. Raises NotFound, and Infeasible when no host could
+        ever satisfy them; nothing is changed then.
+        """
+        return self._submit(
+            self._lives.change_settings(
+                kernel, replica_count=replica_count, gpus_per_cell=gpus_per_cell
+            )
+        )
+
+    # ---- the thread -------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _submit(self, work: Coroutine[object, object, Value]) -> concurrent.futures.Future[Value]:
+        if not self.running:
+            work.close()
+            gone: concurrent.futures.Future[Value] = concurrent.futures.Future()
+            gone.set_exception(Unavailable("the cluster was stopped; restart the server"))
+            return gone
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _begin(self) -> None:
+        self._chains.spawn(self._fleet.start())
+        self._chains.spawn(self._tick())
+        self._chains.spawn(self._read_devices())
+
+    async def _end(self, *, delete_logs: bool) -> None:
+        await self._chains.cancel()
+        await self._fleet.stop(delete_logs=delete_logs)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.post(events.Ticked(at=self._clock.now()))
+
+    async def _read_devices(self) -> None:
+        while True:
+            await asyncio.sleep(self._poll_s)
+            if self._clock.monotonic() - self._last_read < READ_RECENTLY_S:
+                await self._fleet.read_use()
+
+    # ---- `Outlet` ---------------------------------------------------------------------------
+
+    def post(self, event: events.Event) -> None:
+        """Have an event handled, after those that are being handled now."""
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        try:
+            while self._events:
+                self._handle(self._events.popleft())
+        finally:
+            self._handling = False
+
+    def _handle(self, event: events.Event) -> None:
+        try:
+            for action in self._scheduler.handle(event):
+                self._performer.perform(action)
+        except Exception:
+            # One event that breaks a rule must not end everybody's kernels.
+            log.exception("the scheduler failed on %r", event)
+            self.warn("NotebookOS hit a defect; the server's log has the details")
+
+    def warn(self, message: str, kernel: KernelId | None = None) -> None:
+        """Remember a warning; one that is said again moves to the end."""
+        same = next((w for w in self._warnings if (w.message, w.kernel) == (message, kernel)), None)
+        if same is not None:
+            self._warnings.remove(same)
+        else:
+            log.warning("%s", message)
+        self._warnings.append(Warned(kernel, message, self._clock.now()))
+        self.changed(kernel, "warning")
+
+    def changed(self, kernel: KernelId | None, kind: str) -> None:
+        """Pass it on to whoever tells the browsers."""
+        self._on_change(kernel, kind)
+
+    # ---- `FleetListener` --------------------------------------------------------------------
+
+    def host_joined(self, spec: HostSpec) -> None:
+        """An agent is attached."""
+        self.post(events.HostJoined(spec=spec, at=self._clock.now()))
+        self.changed(None, "host")
+
+    def host_lost(self, spec: HostSpec, reason: str) -> None:
+        """An agent is gone."""
+        self._translation.host_lost(spec, reason)
+
+    def notice(self, host: HostId, notice: messages.AgentNotice) -> None:
+        """An agent says something unasked."""
+        self._translation.from_agent(host, notice)

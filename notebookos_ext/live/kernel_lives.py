@@ -1,0 +1,172 @@
+"""A kernel as its owner and its clients see it: start, restart, interrupt, shut down, change.
+
+Lives on the controller's thread. `exit_codes` alone is read from others: what Jupyter's restarter
+takes for the exit status of the kernel's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from notebookos_ext.clock import Clock
+from notebookos_ext.cluster import events, messages
+from notebookos_ext.cluster.model import KernelId, KernelSpec
+from notebookos_ext.cluster.state import ClusterView
+from notebookos_ext.errors import Infeasible, NotFound
+from notebookos_ext.live.chains import Chains
+from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
+from notebookos_ext.live.ports import Outlet, RouterCommands
+
+SHUTDOWN_MESSAGE_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class KernelLives:
+    """Implements `Lives`; the coroutines are what other threads ask through the controller."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        router: RouterCommands,
+        records: dict[KernelId, KernelRecord],
+        chains: Chains,
+        view: ClusterView,
+        clock: Clock,
+        outlet: Outlet,
+    ) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._records = records
+        self._chains = chains
+        self._view = view
+        self._clock = clock
+        self._outlet = outlet
+        self._shutdown_messages: dict[KernelId, asyncio.Event] = {}
+        self.exit_codes: dict[KernelId, int] = {}
+
+    def interrupt(self, kernel: KernelId) -> None:
+        """Take back the cell that waits, or interrupt the executor."""
+        record = self._records.get(kernel)
+        if record is None or record.closed:
+            return
+        cell = record.open_cell
+        if cell is not None and self._view.is_waiting(kernel, cell.cell):
+            self._outlet.post(
+                events.CellCancelled(kernel=kernel, cell=cell.cell, at=self._clock.now())
+            )
+            return
+        process = record.processes.get(record.executor) if record.executor else None
+        if process is not None and self._fleet.has(process.host) and record.executor:
+            self._fleet.agent(process.host).send(messages.InterruptReplica(replica=record.executor))
+
+    def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
+        """Whoever sent shutdown_request wants it gone; its owner may start it again."""
+        self._shutdown_messages.setdefault(kernel, asyncio.Event()).set()
+        if kernel in self._records and kernel not in self.exit_codes:
+            self.exit_codes[kernel] = 0
+        if not restart:
+            self._close(kernel)
+
+    async def shutdown(self, kernel: KernelId, *, restart: bool) -> None:
+        """See `Controller.shutdown`."""
+        # The message travels by another way. It must not arrive after the kernel was started again.
+        arrived = self._shutdown_messages.setdefault(kernel, asyncio.Event())
+        try:
+            await asyncio.wait_for(arrived.wait(), SHUTDOWN_MESSAGE_S)
+        except TimeoutError:
+            log.debug("no shutdown_request of %s came", kernel)
+        self.exit_codes.setdefault(kernel, 0)
+        if not restart:
+            self._close(kernel)
+
+    async def start(self, spec: KernelSpec, plan: LaunchPlan) -> None:
+        """See `Controller.start_kernel`."""
+        kernel = spec.kernel
+        await self._fleet.wait_for_a_host()
+        record = self._records.get(kernel)
+        if record is not None and not record.closed:
+            self._restart(record, spec, plan)
+            return
+        await self._chains.settled(kernel)
+        record = self._records[kernel] = KernelRecord(spec, plan)
+        self._shutdown_messages.pop(kernel, None)
+        self.exit_codes.pop(kernel, None)
+        self._outlet.post(events.KernelRequested(spec=spec, at=self._clock.now()))
+        if record.rejected:
+            del self._records[kernel]
+            raise Infeasible(record.rejected)
+        self._outlet.changed(kernel, "kernel")
+
+    def _restart(self, record: KernelRecord, spec: KernelSpec, plan: LaunchPlan) -> None:
+        kernel, now = spec.kernel, self._clock.now()
+        self._shutdown_messages.pop(kernel, None)
+        self.exit_codes.pop(kernel, None)
+        self._router.restart_kernel(kernel)
+        cell = record.open_cell
+        if cell is not None:
+            cell.end("aborted", now)
+        record.plan = plan
+        record.processes.clear()
+        record.begin_epoch()
+        record.gpus_per_cell = spec.gpus_per_cell
+        self._outlet.post(
+            events.KernelSettingsChanged(
+                kernel=kernel,
+                gpus_per_cell=spec.gpus_per_cell,
+                replica_count=spec.replica_count,
+                at=now,
+            )
+        )
+        self._outlet.post(events.KernelRestarted(kernel=kernel, at=now))
+        self._outlet.changed(kernel, "kernel")
+
+    async def stop(self, kernel: KernelId) -> None:
+        """See `Controller.stop_kernel`."""
+        self._close(kernel)
+        await self._chains.settled(kernel)
+        record = self._records.get(kernel)
+        if record is not None and record.closed:
+            del self._records[kernel]
+            self._shutdown_messages.pop(kernel, None)
+
+    def _close(self, kernel: KernelId) -> None:
+        record = self._records.get(kernel)
+        if record is None or record.closed:
+            return
+        record.closed = True
+        self.exit_codes.setdefault(kernel, 0)
+        self._outlet.post(events.KernelStopped(kernel=kernel, at=self._clock.now()))
+        self._outlet.changed(kernel, "kernel")
+
+    async def change_settings(
+        self, kernel: KernelId, *, replica_count: int | None, gpus_per_cell: int | None
+    ) -> None:
+        """See `Controller.change_settings`."""
+        record = self._records.get(kernel)
+        if record is None or record.closed:
+            raise NotFound(f"there is no NotebookOS kernel {kernel}")
+        if replica_count is not None and replica_count > self._view.max_hosts:
+            raise Infeasible(
+                f"{replica_count} replicas need {replica_count} hosts, "
+                f"but the cluster may have {self._view.max_hosts} at most"
+            )
+        most = max((host.gpu_count for host in self._view.hosts.values()), default=0)
+        if gpus_per_cell is not None and gpus_per_cell > most:
+            raise Infeasible(
+                f"{gpus_per_cell} GPUs per cell cannot be had: no host has more than {most}"
+            )
+        if gpus_per_cell is not None:
+            record.gpus_per_cell = gpus_per_cell
+        self._outlet.post(
+            events.KernelSettingsChanged(
+                kernel=kernel,
+                gpus_per_cell=gpus_per_cell,
+                replica_count=replica_count,
+                at=self._clock.now(),
+            )
+        )
+        self._outlet.changed(kernel, "settings")

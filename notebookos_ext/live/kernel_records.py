@@ -1,0 +1,167 @@
+"""What the live side knows of each kernel beyond the scheduler's state: how to launch it, what ran.
+
+Belongs to the controller's thread; others see it only through values made there.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import secrets
+from typing import Literal
+
+import msgspec
+
+from notebookos_ext.cluster.model import (
+    CellId,
+    DeviceId,
+    HeldName,
+    HostId,
+    KernelId,
+    KernelSpec,
+    Outcome,
+    ReplicaId,
+)
+
+CELLS_KEPT = 20
+LINE_CHARACTERS = 80
+LOG_KEY_BYTES = 32
+
+
+CellState = Literal["waiting", "running", "done", "failed", "lost", "aborted", "rejected"]
+
+
+class LaunchPlan(msgspec.Struct, frozen=True):
+    """How to launch a replica of a kernel; the same for each of them."""
+
+    name: str
+    """Name of the kernelspec."""
+    python: str
+    env: dict[str, str]
+    cwd: str
+    session_key: bytes
+
+
+@dataclasses.dataclass(slots=True)
+class ReplicaProcess:
+    """The present process of a replica that answers."""
+
+    host: HostId
+    pid: int
+    applied: int = 0
+    committed: int = 0
+    held: tuple[HeldName, ...] = ()
+    pending: tuple[str, ...] = ()
+
+    @property
+    def lag(self) -> int:
+        """Committed log entries that it has not applied."""
+        return max(0, self.committed - self.applied)
+
+
+@dataclasses.dataclass(slots=True)
+class CellRecord:
+    """One cell, from its arrival to its end. Times are the clock's `now()`."""
+
+    cell: CellId
+    code: str
+    gpus: int
+    gpus_reason: str
+    submitted: float
+    state: CellState = "waiting"
+    replica: ReplicaId | None = None
+    host: HostId | None = None
+    devices: tuple[DeviceId, ...] = ()
+    started: float | None = None
+    ended: float | None = None
+
+    def begin(
+        self, replica: ReplicaId, host: HostId, devices: tuple[DeviceId, ...], at: float
+    ) -> None:
+        """The replica runs it from now on."""
+        self.state = "running"
+        self.replica = replica
+        self.host = host
+        self.devices = devices
+        self.started = at
+
+    def end(self, state: CellState, at: float) -> None:
+        """It is over."""
+        self.state = state
+        self.ended = at
+
+
+@dataclasses.dataclass(slots=True)
+class OpenAttempt:
+    """An attempt that the controller carries out for the scheduler."""
+
+    cell: CellId
+    attempt: int
+    replica: ReplicaId
+    host: HostId
+    begun: bool = False
+    given_up: bool = False
+    """The scheduler had it closed: its cell must not be started any more."""
+    outcome: Outcome | None = None
+    """What its log says, once an agent reported it."""
+
+
+class KernelRecord:
+    """Everything about one kernel that only the live side needs."""
+
+    def __init__(self, spec: KernelSpec, plan: LaunchPlan) -> None:
+        self.spec = spec
+        self.plan = plan
+        self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
+        self.epoch = 0
+        self.gpus_per_cell = spec.gpus_per_cell
+        self.launches: dict[ReplicaId, int] = {}
+        self.processes: dict[ReplicaId, ReplicaProcess] = {}
+        self.gpu_names: frozenset[str] = frozenset()
+        self.executor: ReplicaId | None = None
+        self.attempts: dict[int, OpenAttempt] = {}
+        self.cells: collections.deque[CellRecord] = collections.deque(maxlen=CELLS_KEPT)
+        self.closed = False
+        """The scheduler knows it no longer."""
+        self.rejected = ""
+        """Why the scheduler would not have it."""
+
+    @property
+    def kernel(self) -> KernelId:
+        """Its id."""
+        return self.spec.kernel
+
+    def lives(self, epoch: int) -> bool:
+        """Whether what was asked for in this epoch is still wanted."""
+        return not self.closed and self.epoch == epoch
+
+    def next_launch(self, replica: ReplicaId) -> int:
+        """A number that no earlier launch of this replica had."""
+        self.launches[replica] = self.launches.get(replica, 0) + 1
+        return self.launches[replica]
+
+    def add_cell(self, cell: CellRecord) -> None:
+        """Remember a cell, newest first."""
+        self.cells.appendleft(cell)
+
+    def cell(self, cell: CellId) -> CellRecord | None:
+        """A cell that is still remembered."""
+        return next((record for record in self.cells if record.cell == cell), None)
+
+    @property
+    def open_cell(self) -> CellRecord | None:
+        """The cell that waits or runs, if any: a kernel has one at a time."""
+        newest = self.cells[0] if self.cells else None
+        return newest if newest is not None and newest.ended is None else None
+
+    def begin_epoch(self) -> None:
+        """The namespace is empty again: forget what was said about its names."""
+        self.gpu_names = frozenset()
+        self.executor = None
+        self.attempts.clear()
+
+
+def first_line(code: str) -> str:
+    """The first line that says something, shortened; what the sidebar calls a cell."""
+    line = next((text.strip() for text in code.splitlines() if text.strip()), "")
+    return line if len(line) <= LINE_CHARACTERS else line[: LINE_CHARACTERS - 1] + "…"

@@ -1,0 +1,95 @@
+"""Carries out the scheduler's actions; each has one place that knows how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from notebookos_ext.clock import Clock
+from notebookos_ext.cluster import actions
+from notebookos_ext.cluster.model import CellId, KernelId
+from notebookos_ext.live.attempts import Attempts
+from notebookos_ext.live.chains import Chains
+from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.kernel_records import CellState, KernelRecord
+from notebookos_ext.live.lifecycle import Lifecycle
+from notebookos_ext.live.ports import Outlet, RouterCommands
+
+
+class Performer:
+    """`perform(action)` for every action there is; never waits, posts what comes of it."""
+
+    def __init__(
+        self,
+        *,
+        attempts: Attempts,
+        lifecycle: Lifecycle,
+        fleet: Fleet,
+        router: RouterCommands,
+        records: dict[KernelId, KernelRecord],
+        chains: Chains,
+        clock: Clock,
+        outlet: Outlet,
+    ) -> None:
+        self._fleet = fleet
+        self._router = router
+        self._records = records
+        self._chains = chains
+        self._clock = clock
+        self._outlet = outlet
+        self._table: dict[type[Any], Callable[[Any], None]] = {
+            actions.StartAttempt: attempts.start,
+            actions.CloseAttempt: attempts.close,
+            actions.ReleaseGpus: attempts.release,
+            actions.StartReplica: lifecycle.start_replica,
+            actions.StopReplica: lifecycle.stop_replica,
+            actions.StartEpoch: lifecycle.start_epoch,
+            actions.CloseKernel: lifecycle.close_kernel,
+            actions.RequestHosts: self._request_hosts,
+            actions.KernelStarted: self._kernel_started,
+            actions.KernelRejected: self._kernel_rejected,
+            actions.CellWaiting: self._cell_waiting,
+            actions.CellRejected: self._cell_rejected,
+            actions.CellAborted: self._cell_aborted,
+        }
+
+    def perform(self, action: actions.Action) -> None:
+        """Begin what the action asks for."""
+        self._table[type(action)](action)
+
+    def _request_hosts(self, action: actions.RequestHosts) -> None:
+        self._chains.spawn(self._fleet.request_hosts(action.count))
+
+    def _kernel_started(self, action: actions.KernelStarted) -> None:
+        self._outlet.changed(action.kernel, "kernel")
+
+    def _kernel_rejected(self, action: actions.KernelRejected) -> None:
+        record = self._records.get(action.kernel)
+        if record is not None:
+            record.rejected = action.reason
+            record.closed = True
+
+    def _cell_waiting(self, action: actions.CellWaiting) -> None:
+        self._router.cell_waits(action.kernel, action.cell)
+        self._outlet.changed(action.kernel, "waiting")
+
+    def _cell_rejected(self, action: actions.CellRejected) -> None:
+        self._end(action.kernel, action.cell, "rejected")
+        self._router.fail_cell(
+            action.kernel,
+            action.cell,
+            ename="Infeasible",
+            evalue=action.reason,
+            hint=action.hint,
+        )
+
+    def _cell_aborted(self, action: actions.CellAborted) -> None:
+        self._end(action.kernel, action.cell, "aborted")
+        self._router.abort_cell(action.kernel, action.cell, action.reason)
+
+    def _end(self, kernel: KernelId, cell: CellId, state: CellState) -> None:
+        record = self._records.get(kernel)
+        found = record.cell(cell) if record else None
+        if found is not None:
+            found.end(state, self._clock.now())
+        self._outlet.changed(kernel, "cell")

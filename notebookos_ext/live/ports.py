@@ -1,0 +1,76 @@
+"""What the parts of the controller ask of each other, so that none needs to know the whole."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from notebookos_ext.cluster.events import Event
+from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
+
+
+class RouterCommands(Protocol):
+    """What is asked of the router; `live/router_thread.py` answers."""
+
+    def replica_ready(
+        self, kernel: KernelId, replica: ReplicaId, endpoints: dict[str, str]
+    ) -> None:
+        """Connect to its channels."""
+        ...
+
+    def replica_gone(self, kernel: KernelId, replica: ReplicaId) -> None:
+        """Forget its channels."""
+        ...
+
+    def set_executor(self, kernel: KernelId, replica: ReplicaId | None) -> None:
+        """Where requests that are no cells go; None: they wait."""
+        ...
+
+    def cell_waits(self, kernel: KernelId, cell: CellId) -> None:
+        """The cell waits; what stands behind it and is no cell need not."""
+        ...
+
+    def start_cell(self, kernel: KernelId, cell: CellId, attempt: int, replica: ReplicaId) -> None:
+        """Forward the cell."""
+        ...
+
+    def fail_cell(
+        self, kernel: KernelId, cell: CellId, *, ename: str, evalue: str, hint: str = ""
+    ) -> None:
+        """End the cell with an error."""
+        ...
+
+    def abort_cell(self, kernel: KernelId, cell: CellId, reason: str) -> None:
+        """End a cell that had not started."""
+        ...
+
+    def restart_kernel(self, kernel: KernelId) -> None:
+        """Abort what is open, forget the replicas, keep the front ports."""
+        ...
+
+
+class Outlet(Protocol):
+    """How the parts say what happened."""
+
+    def post(self, event: Event) -> None:
+        """Something for the scheduler."""
+        ...
+
+    def warn(self, message: str, kernel: KernelId | None = None) -> None:
+        """Something for the user."""
+        ...
+
+    def changed(self, kernel: KernelId | None, kind: str) -> None:
+        """Something that a snapshot would show; `kind` is one of the event schema's words."""
+        ...
+
+
+class Lives(Protocol):
+    """What clients may ask of a kernel as a whole."""
+
+    def interrupt(self, kernel: KernelId) -> None:
+        """Take back the cell that waits, or interrupt the one that runs."""
+        ...
+
+    def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
+        """A client sent shutdown_request."""
+        ...

@@ -1,0 +1,165 @@
+"""One frozen `Settings`, checked once by `validate`; every other module receives values.
+
+`app.py` fills it from Jupyter's configuration, the provisioner from its defaults when it schedules
+without a server. It knows no configuration library and reads no file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
+
+from notebookos_ext.errors import InvalidSettings
+
+REPLICA_COUNTS = (1, 3, 5)
+GPUS = ("auto", "simulated", "none")
+POLICIES = ("replicated",)
+PREFERENCES = ("last", "rotate")
+SYNCS = ("log-before-reply", "after-reply", "all-before-reply")
+SERVER_LEASE_S = 120.0
+PRIVATE_LEASE_S = 15.0
+LEAST_LEASE_S = 2.0
+MOST_HOSTS = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Everything that a person may choose about an embedded cluster."""
+
+    hosts: int = 4
+    """Virtual hosts at the start."""
+    max_hosts: int = 8
+    """As many as the cluster may grow to."""
+    replica_count: int = 3
+    """Replicas of a kernel whose notebook does not say otherwise: 1, 3 or 5."""
+    gpus_per_cell: int = 0
+    """GPUs of a GPU cell in a notebook that does not say otherwise."""
+    gpus: str = "auto"
+    """`auto`: real GPUs when there are any, else simulated ones; `simulated`; `none`."""
+    simulated_gpus_per_host: int = 2
+    """Simulated devices of each virtual host."""
+    policy: str = "replicated"
+    """Name of a scheduling policy."""
+    executor_preference: str = "last"
+    """`last`: the last executor is preferred; `rotate`: another replica for every cell."""
+    sync: str = "log-before-reply"
+    """What is committed before a cell's reply goes out (design 4.5)."""
+    reply_budget_ms: int = 50
+    """How long a reply may be kept back for the commit."""
+    preload: tuple[str, ...] = ()
+    """Modules that the templates import before replicas are forked from them."""
+    state_folder: str = ""
+    """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
+    store_folder: str = ""
+    """The checkpoint store; empty: `store` in the state folder."""
+    lease_s: float = SERVER_LEASE_S
+    """How long host agents live without hearing from their controller."""
+    poll_s: float = 5.0
+    """How often the devices' use is read."""
+
+    def validate(self) -> Settings:
+        """Return itself. Raises InvalidSettings with a sentence for the first wrong value."""
+        _whole("hosts", self.hosts, 1, MOST_HOSTS)
+        _whole("max_hosts", self.max_hosts, 1, MOST_HOSTS)
+        if self.hosts > self.max_hosts:
+            raise InvalidSettings(
+                f"hosts is {self.hosts} but max_hosts is {self.max_hosts}; "
+                "raise max_hosts or lower hosts"
+            )
+        _one_of("replica_count", self.replica_count, REPLICA_COUNTS)
+        _whole("gpus_per_cell", self.gpus_per_cell, 0, 1024)
+        _one_of("gpus", self.gpus, GPUS)
+        _whole("simulated_gpus_per_host", self.simulated_gpus_per_host, 0, 64)
+        _one_of("policy", self.policy, POLICIES)
+        _one_of("executor_preference", self.executor_preference, PREFERENCES)
+        _one_of("sync", self.sync, SYNCS)
+        _whole("reply_budget_ms", self.reply_budget_ms, 0, 60_000)
+        if not LEAST_LEASE_S <= self.lease_s <= 7 * 24 * 3600:
+            raise InvalidSettings(
+                f"lease_s is {self.lease_s!r}; "
+                f"it must be between {LEAST_LEASE_S:g} and 604800 seconds"
+            )
+        for module in self.preload:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise InvalidSettings(f"preload names {module!r}, which is not a module name")
+        return self
+
+
+def names() -> tuple[str, ...]:
+    """Every setting that exists."""
+    return tuple(field.name for field in dataclasses.fields(Settings))
+
+
+def reject_unknown(given: Iterable[str], known: Iterable[str], *, where: str) -> None:
+    """Raise InvalidSettings for the first of `given` that is no setting, with the likeliest one."""
+    allowed = sorted(known)
+    for name in given:
+        if name in allowed:
+            continue
+        close = difflib.get_close_matches(name, allowed, n=1)
+        advice = f"did you mean {close[0]}?" if close else f"there are {', '.join(allowed)}"
+        raise InvalidSettings(f"{where}.{name} is not a setting of NotebookOS; {advice}")
+
+
+@dataclasses.dataclass(frozen=True)
+class NotebookSettings:
+    """What one notebook asks for; None where it leaves the choice to the cluster."""
+
+    replica_count: int | None = None
+    gpus_per_cell: int | None = None
+
+
+def notebook_settings(metadata: Mapping[str, object], *, where: str) -> NotebookSettings:
+    """Read `metadata.notebookos`. Raises InvalidSettings that names `where` and the value."""
+    raw = metadata.get("notebookos")
+    if raw is None:
+        return NotebookSettings()
+    if not isinstance(raw, Mapping):
+        raise InvalidSettings(
+            f"the notebookos metadata of {where} is {raw!r}; it must be an object "
+            "with replica_count and gpus_per_cell"
+        )
+    return NotebookSettings(
+        replica_count=_optional(raw, "replica_count", where),
+        gpus_per_cell=_optional(raw, "gpus_per_cell", where),
+    )
+
+
+def check_replica_count(value: object, *, where: str) -> int:
+    """A replica count that a kernel can have. Raises InvalidSettings."""
+    if isinstance(value, bool) or value not in REPLICA_COUNTS:
+        raise InvalidSettings(
+            f"{where} asks for {value!r} replicas; a kernel can have 1, 3 or 5 of them"
+        )
+    return int(str(value))
+
+
+def check_gpus_per_cell(value: object, *, where: str) -> int:
+    """A number of GPUs that a cell can ask for. Raises InvalidSettings."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidSettings(
+            f"{where} asks for {value!r} GPUs per cell; it must be a whole number from 0"
+        )
+    return value
+
+
+def _optional(raw: Mapping[str, object], name: str, where: str) -> int | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    check = check_replica_count if name == "replica_count" else check_gpus_per_cell
+    return check(value, where=where)
+
+
+def _whole(name: str, value: object, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidSettings(
+            f"{name} is {value!r}; it must be a whole number from {least} to {most}"
+        )
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
+    if isinstance(value, bool) or value not in allowed:
+        choices = ", ".join(str(item) for item in allowed)
+        raise InvalidSettings(f"{name} is {value!r}; it must be one of {choices}")
