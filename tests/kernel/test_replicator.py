@@ -1,0 +1,304 @@
+"""When the reply may go, in which order deltas reach the log, and what the user is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import pytest
+
+from notebookos_ext.cluster.entries import Component, Delta
+from notebookos_ext.cluster.messages import (
+    AgentFailure,
+    AgentMessage,
+    CommitAttempt,
+    CommitState,
+    Committed,
+    Lead,
+    ReplicaMessage,
+)
+from notebookos_ext.cluster.model import CellId, HeldName, Outcome
+from notebookos_ext.errors import InvalidSettings
+from notebookos_ext.kernel.replicator import Replicator, ReplyRule
+
+TIMEOUT_S = 60
+HELD = HeldName("g", "generator", "a generator cannot travel")
+
+
+class Found(msgspec.Struct):
+    """What a collect finds."""
+
+    delta: Delta
+    late: object | None = None
+    notes: tuple[str, ...] = ()
+
+
+def delta(*names: str, value: bytes = b"", **more: Any) -> Delta:
+    return Delta(components=tuple(Component((name,), value) for name in names), **more)
+
+
+class Namespace:
+    """Returns prepared finds; late parts wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        self.held = (HELD,)
+        self.gpu_names = ("model",)
+        self.finds: list[Found | Exception | None] = []
+        self.forgotten: list[str] = []
+        self.ship: dict[object, Delta | Exception] = {}
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def collect(self) -> Found | None:
+        find = self.finds.pop(0)
+        if isinstance(find, Exception):
+            raise find
+        return find
+
+    def ship_late(self, late: object) -> Delta:
+        assert self.gate.wait(TIMEOUT_S)
+        result = self.ship[late]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def forget(self, names: Iterable[str]) -> None:
+        self.forgotten += names
+
+    def forget_all(self) -> None:
+        self.forgotten.append("*")
+
+
+class Link:
+    """Keeps what is asked; answers at once, or when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[ReplicaMessage] = []
+        self.futures: list[Future[AgentMessage]] = []
+        self.answer: AgentMessage | None = Committed(1)
+        self.something = threading.Semaphore(0)
+
+    def request(self, body: ReplicaMessage) -> Future[AgentMessage]:
+        future: Future[AgentMessage] = Future()
+        self.asked.append(body)
+        self.futures.append(future)
+        if self.answer is not None:
+            future.set_result(self.answer)
+        self.something.release()
+        return future
+
+
+class Case:
+    def __init__(self) -> None:
+        self.namespace = Namespace()
+        self.link = Link()
+        self.on_main: list[Callable[[], None]] = []
+        self.queued = threading.Semaphore(0)
+        self.said: list[str] = []
+        self.made: list[Replicator] = []
+
+    def replicator(self, sync: str = "log-before-reply", budget_ms: float = 1e6) -> Replicator:
+        replicator = Replicator(
+            self.namespace,
+            self.link,
+            ReplyRule(sync=sync, budget_ms=budget_ms),
+            call_on_main=self.call_on_main,
+            log=logging.getLogger("test"),
+        )
+        self.made.append(replicator)
+        return replicator
+
+    def call_on_main(self, work: Callable[[], None]) -> None:
+        self.on_main.append(work)
+        self.queued.release()
+
+    def run_main(self) -> None:
+        """Wait for the next piece of work for the main thread, and do it."""
+        assert self.queued.acquire(timeout=TIMEOUT_S)
+        self.on_main.pop(0)()
+
+    def cell(self, replicator: Replicator, attempt: int, find: Found | Exception | None) -> None:
+        self.namespace.finds.append(find)
+        replicator.leads(attempt)
+        replicator.close_attempt(
+            Lead(CellId(f"c{attempt}"), attempt), Outcome.DONE, self.said.append
+        )
+
+    def deltas(self) -> list[Delta]:
+        return [m.delta for m in self.link.asked if isinstance(m, CommitAttempt | CommitState)]
+
+
+@pytest.fixture
+def case() -> Iterator[Case]:
+    case = Case()
+    yield case
+    case.namespace.gate.set()
+    for replicator in case.made:
+        asyncio.run(replicator.shipped())
+
+
+def test_a_cell_commits_what_it_changed(case: Case) -> None:
+    case.cell(case.replicator(), 3, Found(delta("x"), notes=("g stays here",)))
+    assert case.link.asked == [
+        CommitAttempt(
+            CellId("c3"),
+            3,
+            Outcome.DONE,
+            msgspec.structs.replace(delta("x"), held=(HELD,), gpu_names=("model",)),
+        )
+    ]
+    assert case.said == ["g stays here\n"]
+
+
+def test_a_cell_that_changed_nothing_still_closes_with_the_complete_lists(case: Case) -> None:
+    case.cell(case.replicator(), 1, None)
+    (message,) = case.link.asked
+    assert isinstance(message, CommitAttempt)
+    assert message.delta == Delta(held=(HELD,), gpu_names=("model",))
+
+
+def test_a_namespace_that_cannot_be_read_is_told_and_the_attempt_closed(case: Case) -> None:
+    case.cell(case.replicator(), 1, ValueError("odd object"))
+    assert len(case.link.asked) == 1
+    assert case.namespace.forgotten == ["*"]
+    assert "ValueError: odd object" in case.said[0]
+
+
+def test_log_before_reply_waits_for_the_commit(case: Case) -> None:
+    case.link.answer = None
+    replicator = case.replicator()
+
+    def commit() -> None:
+        assert case.link.something.acquire(timeout=TIMEOUT_S)
+        case.link.futures[0].set_result(Committed(1))
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    case.cell(replicator, 1, Found(delta("x")))
+    assert case.link.futures[0].done()
+    thread.join()
+
+
+def test_beyond_the_budget_the_reply_goes_and_a_rejection_is_told_later(case: Case) -> None:
+    case.link.answer = None
+    case.cell(case.replicator(budget_ms=1), 1, Found(delta("x", "y")))
+    assert case.said == []
+    case.link.futures[0].set_result(AgentFailure("Refused", "the attempt is closed"))
+    case.run_main()
+    assert case.namespace.forgotten == ["x", "y"]
+    assert case.said == [
+        "NotebookOS could not replicate the changes to x, y: the attempt is closed.\n"
+    ]
+
+
+def test_after_reply_waits_for_nothing(case: Case) -> None:
+    case.link.answer = None
+    case.cell(case.replicator("after-reply"), 1, Found(delta("x")))
+    assert not case.link.futures[0].done()
+    case.link.futures[0].set_result(Committed(1))
+    case.run_main()
+    assert case.said == []
+
+
+def test_a_retryable_rejection_says_that_it_is_tried_again(case: Case) -> None:
+    case.link.answer = AgentFailure("NoMajority", "two of three hosts are away", retry=True)
+    case.cell(case.replicator(), 1, Found(delta("x")))
+    assert "two of three hosts are away. It is tried again" in case.said[0]
+
+
+def test_late_parts_are_pending_until_they_are_committed(case: Case) -> None:
+    case.namespace.gate.clear()
+    case.namespace.ship["big"] = delta("m", value=b"new")
+    replicator = case.replicator()
+    case.cell(replicator, 1, Found(delta("x", pending=("m",)), late="big"))
+    assert replicator.pending == ("m",)
+    case.cell(replicator, 2, Found(delta("y")))
+    assert [d.pending for d in case.deltas()] == [("m",), ("m",)]
+    case.namespace.gate.set()
+    case.run_main()
+    last = case.link.asked[-1]
+    assert isinstance(last, CommitState)
+    # The newest attempt fences it, not the one that made the value: that one is closed.
+    assert last.after_attempt == 2
+    assert [c.names for c in last.delta.components] == [("m",)]
+    assert (last.delta.pending, last.delta.held, replicator.pending) == ((), (HELD,), ())
+
+
+def test_a_late_part_never_follows_a_newer_value(case: Case) -> None:
+    case.namespace.gate.clear()
+    case.namespace.ship["big"] = delta("m", "n")
+    replicator = case.replicator()
+    case.cell(replicator, 1, Found(delta(pending=("m", "n")), late="big"))
+    case.cell(replicator, 2, Found(delta("m", value=b"newer")))
+    case.cell(replicator, 3, Found(Delta(deleted=("n",))))
+    case.namespace.gate.set()
+    asyncio.run(replicator.shipped())
+    assert not any(isinstance(m, CommitState) for m in case.link.asked)
+    assert replicator.pending == ()
+
+
+def test_of_two_late_values_only_the_newer_is_committed(case: Case) -> None:
+    case.namespace.gate.clear()
+    case.namespace.ship |= {"old": delta("m", value=b"old"), "new": delta("m", value=b"new")}
+    replicator = case.replicator()
+    case.cell(replicator, 1, Found(delta(pending=("m",)), late="old"))
+    case.cell(replicator, 2, Found(delta(pending=("m",)), late="new"))
+    case.namespace.gate.set()
+    asyncio.run(replicator.shipped())
+    late = [m for m in case.link.asked if isinstance(m, CommitState)]
+    assert [m.delta.components[0].skeleton for m in late] == [b"new"]
+
+
+def test_all_before_reply_waits_for_late_parts_too(case: Case) -> None:
+    case.namespace.ship["big"] = delta("m")
+    case.cell(
+        case.replicator("all-before-reply", budget_ms=0),
+        1,
+        Found(delta(pending=("m",)), late="big"),
+    )
+    assert [type(m) for m in case.link.asked] == [CommitAttempt, CommitState]
+
+
+def test_late_parts_that_cannot_be_stored_are_named_and_the_next_ones_go_on(case: Case) -> None:
+    case.namespace.ship |= {"big": OSError("no space left"), "next": delta("n")}
+    replicator = case.replicator()
+    case.cell(replicator, 1, Found(delta(pending=("m",)), late="big"))
+    case.run_main()
+    assert case.namespace.forgotten == ["m"]
+    assert "the changes to m: OSError: no space left" in case.said[0]
+    assert replicator.pending == ()
+    case.cell(replicator, 2, Found(delta(pending=("n",)), late="next"))
+    case.run_main()
+    assert isinstance(case.link.asked[-1], CommitState)
+
+
+def test_outside_a_cell_only_changes_are_committed_and_nobody_waits(case: Case) -> None:
+    replicator = case.replicator()
+    replicator.commit_state(case.said.append)
+    replicator.leads(4)
+    case.namespace.finds = [None, Found(delta("w"))]
+    replicator.commit_state(case.said.append)
+    assert case.link.asked == []
+    case.link.answer = None
+    replicator.commit_state(case.said.append)
+    (message,) = case.link.asked
+    assert isinstance(message, CommitState)
+    assert (message.after_attempt, message.delta.components[0].names) == (4, ("w",))
+
+
+@pytest.mark.parametrize(
+    ("sync", "expected"),
+    [("after-reply", 0.0), ("log-before-reply", 0.05), ("all-before-reply", None)],
+)
+def test_how_long_a_reply_waits(sync: str, expected: float | None) -> None:
+    assert ReplyRule(sync=sync, budget_ms=50).wait_s() == expected
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(InvalidSettings, match="log-before-reply"):
+        ReplyRule(sync="sometimes")
