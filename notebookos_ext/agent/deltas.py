@@ -1,4 +1,4 @@
-"""Fitting a delta into one log entry: what is too large goes to the store, what lacks chunks waits."""
+"""Fitting a delta into one log entry: what is large goes to the store, what lacks chunks waits."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class StoreUsage(msgspec.Struct, frozen=True):
 
 
 class CheckpointStore(Protocol):
-    """Where large parts of a namespace are kept. A chunk never changes; equal bytes are kept once."""
+    """Where large parts of a namespace are kept. A chunk never changes."""
 
     def put(self, digest: str, data: bytes) -> None:
         """Keep `data`; when it returns the chunk survives a crash. Putting it again does nothing.
