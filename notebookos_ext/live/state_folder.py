@@ -88,7 +88,7 @@ def open_shared(path: Path, *, hash_seed: int | None = None) -> StateFolder:
             candidate.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = _try_lock(candidate)
             if lock is not None:
-                return _open(candidate, lock, seed)
+                return _opened(candidate, lock, seed)
     raise StorageError(
         f"{MOST_SERVERS} servers already use the state folder {path}; "
         "set NotebookOSApp.state_folder to another folder"
@@ -107,8 +107,16 @@ def open_private(*, hash_seed: int | None = None) -> StateFolder:
             path = Path(tempfile.mkdtemp(prefix=_PRIVATE_PREFIX, dir=parent))
             lock = _try_lock(path)
             if lock is not None:
-                return _open(path, lock, _hash_seed(path, hash_seed))
+                return _opened(path, lock, _hash_seed(path, hash_seed))
             # Another process's sweep took it for a dead one in the moment before it was locked.
+
+
+def _opened(path: Path, lock: int, hash_seed: int) -> StateFolder:
+    try:
+        return _open(path, lock, hash_seed)
+    except BaseException:
+        os.close(lock)
+        raise
 
 
 def _open(path: Path, lock: int, hash_seed: int) -> StateFolder:

@@ -1,0 +1,89 @@
+"""Every wrong setting gives one sentence that names it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from notebookos_ext import settings
+from notebookos_ext.cluster import model
+from notebookos_ext.cluster.policies import POLICIES
+from notebookos_ext.errors import InvalidSettings
+from notebookos_ext.settings import NotebookSettings, Settings, notebook_settings, reject_unknown
+
+
+def test_the_defaults_are_valid() -> None:
+    assert Settings().validate() == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("hosts", 0),
+        ("hosts", 65),
+        ("hosts", True),
+        ("max_hosts", 3),
+        ("replica_count", 2),
+        ("replica_count", True),
+        ("gpus_per_cell", -1),
+        ("gpus", "nvidia"),
+        ("simulated_gpus_per_host", 65),
+        ("policy", "lottery"),
+        ("executor_preference", "best"),
+        ("sync", "never"),
+        ("reply_budget_ms", -1),
+        ("lease_s", 1.0),
+        ("preload", ("numpy", "not a module")),
+    ],
+)
+def test_a_wrong_value_is_named(name: str, value: Any) -> None:
+    with pytest.raises(InvalidSettings, match=name):
+        dataclasses.replace(Settings(), **{name: value}).validate()
+
+
+def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
+    with pytest.raises(InvalidSettings, match="did you mean replica_count"):
+        reject_unknown(["replica_cuont"], settings.names(), where="NotebookOSApp")
+
+
+def test_a_name_like_no_other_is_answered_with_all() -> None:
+    with pytest.raises(InvalidSettings, match="there are executor_preference, gpus"):
+        reject_unknown(["zzz"], settings.names(), where="NotebookOSApp")
+
+
+def test_known_names_pass() -> None:
+    reject_unknown(settings.names(), settings.names(), where="NotebookOSApp")
+
+
+def test_the_choices_are_those_of_the_cluster() -> None:
+    assert settings.REPLICA_COUNTS == model.REPLICA_COUNTS
+    assert {choice.value for choice in model.ExecutorPreference} == set(settings.PREFERENCES)
+    assert set(settings.POLICIES) == set(POLICIES)
+
+
+def test_a_notebook_that_asks_for_nothing() -> None:
+    assert notebook_settings({}, where="a.ipynb") == NotebookSettings()
+
+
+def test_what_a_notebook_asks_for() -> None:
+    metadata = {"notebookos": {"replica_count": 5, "gpus_per_cell": 2}}
+    assert notebook_settings(metadata, where="a.ipynb") == NotebookSettings(5, 2)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "many",
+        {"replica_count": 4},
+        {"replica_count": "3"},
+        {"replica_count": True},
+        {"gpus_per_cell": -1},
+        {"gpus_per_cell": 1.5},
+        {"gpus_per_cell": [1]},
+    ],
+)
+def test_a_notebook_that_asks_for_the_impossible_is_named(asked: object) -> None:
+    with pytest.raises(InvalidSettings, match=r"train\.ipynb"):
+        notebook_settings({"notebookos": asked}, where="train.ipynb")
