@@ -46,7 +46,7 @@ $(STAMPS)/venv: scripts/make_venv.sh
 	$(call say,"Python environment in .venv")
 	@bash scripts/make_venv.sh "$(PYTHON)" "$(VENV)"
 	@mkdir -p $(STAMPS)
-	@$(BIN)/pip install --quiet $(BUILD_TOOLS)
+	@bash scripts/quiet.sh build-tools $(BIN)/pip install $(BUILD_TOOLS)
 	@touch $@
 
 $(STAMPS)/node: $(STAMPS)/venv scripts/find_node.sh
@@ -142,7 +142,7 @@ check-python: $(STAMPS)/installed-dev
 	@$(BIN)/pytest -q tests/test_tree.py
 
 check-ts: node_modules/.made
-	$(call say,"eslint, prettier, stylelint, tsc")
+	$(call say,"eslint prettier stylelint tsc")
 	@jlpm run stylelint:check
 	@jlpm run prettier:check
 	@jlpm run eslint:check
@@ -156,9 +156,8 @@ fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatter
 bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks
 
-wheel: $(LABEXTENSION)/package.json ## Build dist/*.whl with the production front end
+wheel: $(STAMPS)/installed-dev ## Build dist/*.whl with the production front end
 	$(call say,"Wheel in dist/")
-	@$(BIN)/pip install --quiet build
 	@HATCH_JUPYTER_BUILDER_SKIP_NPM=1 $(BIN)/python -m build --wheel --no-isolation
 
 clean: ## Remove everything that these verbs have made, environments included

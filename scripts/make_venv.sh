@@ -22,5 +22,4 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   bash "$(dirname "$0")/apt_install.sh" python3-venv
 fi
 "$python" -m venv "$folder"
-"$folder/bin/python" -m pip install --quiet --upgrade "pip>=24"
 echo "made $folder ($("$folder/bin/python" --version))"

@@ -64,8 +64,12 @@ function CellRow(props: { cell: Cell; trans: TranslationBundle }): JSX.Element {
         {place(cell, trans)}
         <span className="jp-NotebookOS-detail">{cellDevices(cell, trans)}</span>
       </td>
-      <td>{cell.waited_ms === null ? '–' : formatDuration(cell.waited_ms)}</td>
-      <td>{cell.ran_ms === null ? '–' : formatDuration(cell.ran_ms)}</td>
+      <td className="jp-NotebookOS-nowrap">
+        {cell.waited_ms === null ? '–' : formatDuration(cell.waited_ms)}
+      </td>
+      <td className="jp-NotebookOS-nowrap">
+        {cell.ran_ms === null ? '–' : formatDuration(cell.ran_ms)}
+      </td>
     </tr>
   );
 }

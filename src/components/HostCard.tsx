@@ -81,7 +81,11 @@ function DeviceRow(props: {
       data-held={device.binding !== null}
       className={device.binding ? 'jp-mod-held' : undefined}
     >
-      <th scope="row" title={[device.name, shared].filter(Boolean).join('\n')}>
+      <th
+        scope="row"
+        className="jp-NotebookOS-nowrap"
+        title={[device.name, shared].filter(Boolean).join('\n')}
+      >
         {trans.__('GPU %1', device.index)}
         {simulated && (
           <span className="jp-NotebookOS-tag">{trans.__('simulated')}</span>
