@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,7 +87,7 @@ class Members:
         """
         if self._host not in member_hosts:
             raise InvalidRequest(f"host {self._host} is not among {', '.join(member_hosts)}")
-        if Path(kernel).name != kernel:
+        if not re.fullmatch(r"\w[\w.-]*", kernel):
             raise InvalidRequest(f"{kernel!r} cannot be the id of a kernel")
         async with self._opening.setdefault(kernel, asyncio.Lock()):
             member = self._members.get(kernel)

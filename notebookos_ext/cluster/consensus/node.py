@@ -307,7 +307,7 @@ class Node:
 
     def _defends_leader(self, request: VoteRequest) -> bool:
         """A member that heard its leader lately takes part in no election (thesis 4.2.3)."""
-        if request.transfer or self.leader is None:
+        if request.transfer or self.leader is None or self.leader in self._lost:
             return False
         return self._leadership is not None or self._silent_ticks < self._timing.election_ticks
 
@@ -424,6 +424,7 @@ class Node:
         if self.role is not Role.FOLLOWER or self.leader != leader:
             self._follow(self.term, leader)
         self._silent_ticks = 0
+        self._put_off = None
 
     def _on_append(self, append: Append) -> None:
         self._hear_leader(append.sender)

@@ -698,6 +698,21 @@ def test_who_notices_the_loss_first_need_not_ask_again() -> None:
     assert group.leaders() == ["b"], "c remembers that b asked"
 
 
+def test_a_last_word_of_a_lost_leader_does_not_bring_it_back() -> None:
+    group = Group()
+    group.elect("a")
+    group.tick("a", group.timing.heartbeat_ticks)
+    last_words = group.take(Heartbeat, to="c")
+    group.take()
+    group.crash("a")
+    group.lose("a", seen_by="c")
+    for beat in last_words:
+        group.deliver(beat)
+    group.lose("a", seen_by="b")
+    group.settle()
+    assert group.leaders() == ["b"]
+
+
 def test_a_group_with_a_lost_member_does_not_rest() -> None:
     group = Group()
     group.elect("a")
