@@ -7,6 +7,7 @@ tested without a kernel, and misbehaves on demand. A cell id is words joined by 
     store NAME BYTES      the same with a chunk in the store
     claim NAME            the same, naming a chunk that was never stored
     late NAME             a state entry after the attempt
+    await-interrupt       wait for SIGINT, then go on with the next words
     kill / exit N / stop  end: by SIGKILL, with a status, by closing the link
     spawn                 start a child process in a session of its own
 
@@ -67,7 +68,8 @@ def write_interpreter(path: Path) -> str:
 
 
 def say(**facts: object) -> None:
-    print(json.dumps(facts), flush=True)
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
 
 
 class FakeReplica:
@@ -78,6 +80,7 @@ class FakeReplica:
         self.launch = launch
         self.sequence = 0
         self.attempt = 0
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if self.plan.get("stubborn"):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -153,6 +156,9 @@ class FakeReplica:
             case ["late", name]:
                 delta = Delta(components=(Component((name,), b"late"),))
                 self.request(CommitState(lead.attempt, delta))
+            case ["await-interrupt"]:
+                say(waits=True)
+                signal.sigwait({signal.SIGINT})
             case ["kill"]:
                 os.kill(os.getpid(), signal.SIGKILL)
             case ["exit", status]:

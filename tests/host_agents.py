@@ -20,12 +20,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 import psutil
-
 from fake_interpreter import write_interpreter
+
 from notebookos_ext.cluster.messages import (
     AgentConfig,
     AgentNotice,
@@ -128,7 +128,7 @@ class Hosts:
     def __getitem__(self, host: str) -> Controller:
         return self.controllers[host]
 
-    async def __aenter__(self) -> Hosts:
+    async def __aenter__(self) -> Self:
         try:
             for host in self.names:
                 self.start(host)
@@ -285,7 +285,7 @@ def begin(
 async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition that nobody announces; the limit only ends hangs."""
     async with asyncio.timeout(HANG_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - conditions of other processes
             await asyncio.sleep(0.01)
 
 

@@ -182,8 +182,6 @@ async def _lead(
             return refusal
         session.process.link.send(Lead(cell=request.cell, attempt=request.attempt))
         begun = True
-        # The cell's own commit is a round trip shorter when the executor's host leads the group.
-        kernel.tools.members.campaign(kernel.kernel)
         return AttemptBegun(index=verdict.index)
     finally:
         if proposed and not begun:

@@ -51,7 +51,6 @@ class ReplicatedLogs(Protocol):
     ) -> int: ...
     def committed_from(self, kernel: KernelId, index: int) -> Sequence[Entry]: ...  # noqa: D102
     async def read_barrier(self, kernel: KernelId) -> int: ...  # noqa: D102
-    def campaign(self, kernel: KernelId) -> None: ...  # noqa: D102
 
 
 class HostTools(msgspec.Struct, frozen=True):
