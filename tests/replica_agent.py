@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -46,7 +47,7 @@ from notebookos_ext.cluster.messages import (
     StoreChunk,
     ToReplica,
 )
-from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
+from notebookos_ext.cluster.model import CellId, DeviceId, KernelId, ReplicaId
 
 TIMEOUT_S = 60
 """Only ends hangs."""
@@ -72,6 +73,9 @@ class Replica:
         self.index = 0
         self.commit_answer: Callable[[Any], AgentMessage | None] = self.committed
         self.ended = threading.Event()
+        self.last_commit_sequence = 0
+        self._may_read = threading.Event()
+        self._may_read.set()
         self._sequence = 0
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -88,7 +92,11 @@ class Replica:
 
     def _read(self) -> None:
         decoder: FrameDecoder[FromReplica] = FrameDecoder(FromReplica)
+        poller = select.poll()
+        poller.register(self.connection, select.POLLIN)
         while True:
+            poller.poll()
+            self._may_read.wait()
             try:
                 data = self.connection.recv(1 << 20)
             except OSError:
@@ -114,12 +122,20 @@ class Replica:
                 else AgentFailure("NotFound", f"there is no chunk {body.digest}"),
             )
         elif isinstance(body, CommitAttempt | CommitState):
+            self.last_commit_sequence = message.sequence
             answer = self.commit_answer(body)
             if answer is not None:
                 self.send(message.sequence, answer)
             self.commits.put(body)
         else:
             self.said.put(message)
+
+    def pause_reading(self) -> None:
+        """Leave what it says in the socket, as a busy agent would."""
+        self._may_read.clear()
+
+    def resume_reading(self) -> None:
+        self._may_read.set()
 
     def expect(self, kind: type[M]) -> M:
         """The next thing it says that is no commit and no chunk; it must be a `kind`."""
@@ -141,7 +157,8 @@ class Replica:
     # ---- what the agent asks --------------------------------------------------------------------
 
     def send(self, sequence: int, body: AgentMessage) -> None:
-        with self._lock:
+        # A replica that has died is told nothing more; what it wrote is still read.
+        with self._lock, contextlib.suppress(OSError):
             self.connection.sendall(encode_frame(ToReplica(sequence, body)))
 
     def ask(self, body: AgentMessage) -> None:
@@ -151,16 +168,28 @@ class Replica:
     def prepare(
         self, devices: tuple[str, ...] = (), visible: str = "", simulated: bool = True
     ) -> LeadAnswer:
-        self.ask(Prepare(devices, visible, simulated))  # type: ignore[arg-type]
+        self.ask_prepare(devices, visible, simulated)
         return self.expect(LeadAnswer)
+
+    def ask_prepare(
+        self, devices: tuple[str, ...] = (), visible: str = "", simulated: bool = True
+    ) -> None:
+        self.ask(Prepare(tuple(map(DeviceId, devices)), visible, simulated))
 
     def lead(self, cell: str) -> int:
         attempt = self.agent.next_attempt()
         self.ask(Lead(CellId(cell), attempt))
         return attempt
 
-    def apply(self, delta: Delta | None, index: int, executor: ReplicaId | None = None) -> None:
+    def ask_apply(self, delta: Delta | None, index: int, executor: ReplicaId | None = None) -> None:
         self.ask(Apply(index, delta, 0, executor, own=False))
+
+    def acknowledge_own(self, index: int) -> None:
+        self.ask(Apply(index, None, 0, self.launch.replica, own=True))
+        assert self.expect(Applied).index == index
+
+    def apply(self, delta: Delta | None, index: int, executor: ReplicaId | None = None) -> None:
+        self.ask_apply(delta, index, executor)
         assert self.expect(Applied).index == index
 
     def client(self) -> BlockingKernelClient:
@@ -182,10 +211,17 @@ class Replica:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
 
-    def wait(self) -> int:
+    def hang_up(self) -> None:
+        """Close the agent's end, as its death would."""
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def wait(self, *, close: bool = True) -> int:
         """Reap it; its wait status."""
         status = os.waitpid(self.pid, 0)[1]
-        self.connection.close()
+        if close:
+            self._may_read.set()
+            self._thread.join()
+            self.connection.close()
         self.agent.replicas.discard(self)
         return status
 
@@ -328,6 +364,16 @@ class Notebook:
             message: dict[str, Any] = self.client.get_shell_msg(timeout=TIMEOUT_S)
             if message["parent_header"].get("msg_id") == cell:
                 return message["content"]  # type: ignore[no-any-return]
+
+    def replies(self, count: int) -> list[dict[str, Any]]:
+        """The next replies on the shell channel, whosesoever."""
+        return [self.client.get_shell_msg(timeout=TIMEOUT_S) for _ in range(count)]
+
+    def comms(self) -> dict[str, Any]:
+        """The open comms as comm_info tells them."""
+        reply = self.client.comm_info(reply=True, timeout=TIMEOUT_S)
+        comms: dict[str, Any] = reply["content"]["comms"]
+        return comms
 
     def run(self, code: str, **content: Any) -> tuple[dict[str, Any], str]:
         """Run a cell to its end: the reply's content and the text it printed and returned."""

@@ -86,12 +86,16 @@ class AgentLink:
         self._write(FromReplica(sequence, body))
 
     def request(self, body: ReplicaMessage) -> Future[AgentMessage]:
-        """Send a request; returns when it is written, with the future of its answer."""
+        """Send a request; returns when it is written, with the future of its answer.
+
+        Raises ProtocolError, and sends nothing, when the message is too long for a frame.
+        """
         future: Future[AgentMessage] = Future()
         with self._write_lock:
+            frame = encode_frame(FromReplica(self._sequence + 1, body))
             self._sequence += 1
             self._waiting[self._sequence] = future
-            self._write_locked(FromReplica(self._sequence, body))
+            self._write_locked(frame)
         return future
 
     def put_chunk(self, digest: str, data: bytes) -> None:
@@ -110,12 +114,13 @@ class AgentLink:
         )
 
     def _write(self, message: FromReplica) -> None:
+        frame = encode_frame(message)
         with self._write_lock:
-            self._write_locked(message)
+            self._write_locked(frame)
 
-    def _write_locked(self, message: FromReplica) -> None:
+    def _write_locked(self, frame: bytes) -> None:
         try:
-            self._socket.sendall(encode_frame(message))
+            self._socket.sendall(frame)
         except OSError:
             self._lost()
 

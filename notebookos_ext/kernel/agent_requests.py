@@ -44,8 +44,10 @@ class DevicesOfReplica(Protocol):
 class AgentRequests:
     """The replica's role as its agent has told it.
 
-    `apply` puts a delta into the namespace and raises when a variable cannot be loaded. `on_lead`
-    is told each Lead, `on_stop` that the process shall end.
+    `apply` puts a delta into the namespace and returns sentences about variables that could not be
+    loaded (they are tombstones then, and the kernel goes on); it raises when nothing of the delta
+    could be taken in, such as while the store is away. `on_lead` is told each Lead, `on_stop` that
+    the process shall end.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class AgentRequests:
         link: Requests,
         devices: DevicesOfReplica,
         *,
-        apply: Callable[[Delta], None],
+        apply: Callable[[Delta], tuple[str, ...]],
         on_lead: Callable[[Lead], None],
         on_stop: Callable[[], None],
         log: logging.Logger,
@@ -67,6 +69,7 @@ class AgentRequests:
         self._lead: Lead | None = None
         self._unapplied: deque[ToReplica] = deque()
         self._cannot_apply = ""
+        self._problems: list[str] = []
         self.is_executor = False
         """Whether this process led the kernel's last attempt, as far as it knows."""
 
@@ -81,6 +84,11 @@ class AgentRequests:
             self.run_pending()
         lead, self._lead = self._lead, None
         return lead if lead is not None and lead.cell == cell else None
+
+    def take_problems(self) -> list[str]:
+        """Sentences about variables that could not be loaded here, each given once."""
+        problems, self._problems = self._problems, []
+        return problems
 
     def run_pending(self) -> None:
         """Carry out everything that has arrived."""
@@ -145,10 +153,15 @@ class AgentRequests:
         delta = request.delta
         assert delta is not None  # noqa: S101 — the caller looked
         try:
-            self._apply(delta)
+            problems = self._apply(delta)
         except Exception as error:  # noqa: BLE001 — unpickling runs the user's code
-            self._cannot_apply = f"entry {request.index} cannot be loaded here: {error}"
+            self._cannot_apply = (
+                f"what the kernel's log has at entry {request.index} cannot be loaded here: {error}"
+            )
             self._log.exception("entry %d could not be applied", request.index)
             return False
         self._cannot_apply = ""
+        self._problems += problems
+        for problem in problems:
+            self._log.error("entry %d: %s", request.index, problem)
         return True

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import msgspec
 from ipykernel.kernelapp import IPKernelApp
 from tornado.ioloop import IOLoop
 from traitlets import Instance, Type
@@ -31,7 +32,7 @@ from notebookos_ext.cluster.messages import (
     ReplicaHello,
     ReplicaServing,
 )
-from notebookos_ext.errors import LaunchFailed
+from notebookos_ext.errors import InvalidSettings, LaunchFailed
 from notebookos_ext.kernel import gpu_magic
 from notebookos_ext.kernel.agent_link import AgentLink
 from notebookos_ext.kernel.agent_requests import AgentRequests
@@ -129,9 +130,10 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
     )
     sources = CellSources(kernel.shell)
 
-    def apply(delta: Delta) -> None:
-        namespace.apply(delta)
+    def apply(delta: Delta) -> tuple[str, ...]:
+        problems = namespace.apply(delta)
         sources.learn()
+        return problems
 
     ending: list[Future[None] | asyncio.Task[None]] = []
     requests = AgentRequests(
@@ -150,9 +152,15 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
 
 
 def sync_options(options: dict[str, str | int | float | bool]) -> SyncOptions:
-    """The synchronizer's options out of a launch's; others are left to whom they concern."""
+    """The synchronizer's options out of a launch's; others are left to whom they concern.
+
+    Raises InvalidSettings when one is no whole number.
+    """
     known = {name: options[name] for name in SyncOptions.__struct_fields__ if name in options}
-    return SyncOptions(**known)
+    try:
+        return msgspec.convert(known, SyncOptions)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"an option of the replica is wrong: {error}") from error
 
 
 def run_replica(request: ForkReplica, link_descriptor: int) -> None:

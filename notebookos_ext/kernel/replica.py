@@ -93,6 +93,9 @@ class ReplicaKernel(IPythonKernel):
             self._refuse(stream, ident, parent)
             return
         self._running = lead
+        publish = self._publisher(parent)
+        for problem in self._requests.take_problems():
+            publish(f"NotebookOS: {problem}\n")
         try:
             await super().execute_request(stream, ident, parent)
         finally:
@@ -249,8 +252,6 @@ class ReplicaKernel(IPythonKernel):
     async def stop(self) -> None:
         """End politely: late parts first, then the user's children, then the loops."""
         await self._replicator.shipped()
-        if self.shell is not None:
-            self.shell.exit_now = False
         await self._at_shutdown()
         for stream in (self.control_stream, self.shell_stream):
             if stream is not None and stream.io_loop is not self.io_loop:

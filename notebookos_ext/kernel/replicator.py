@@ -10,10 +10,11 @@ import asyncio
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -28,9 +29,11 @@ from notebookos_ext.cluster.messages import (
     ReplicaMessage,
 )
 from notebookos_ext.cluster.model import HeldName, Outcome
-from notebookos_ext.errors import InvalidSettings
+from notebookos_ext.errors import InvalidSettings, ProtocolError
 
 SYNC_MODES = ("after-reply", "log-before-reply", "all-before-reply")
+MAX_STAGED = 2
+"""Late parts of this many cells may wait in memory."""
 
 Publish = Callable[[str], None]
 """Shows a sentence in the output of the cell (or message) whose changes it is about."""
@@ -42,7 +45,7 @@ class Collected(Protocol):
     @property
     def delta(self) -> Delta: ...  # noqa: D102
     @property
-    def late(self) -> object | None: ...  # noqa: D102
+    def late(self) -> Any: ...  # noqa: D102
     @property
     def notes(self) -> tuple[str, ...]: ...  # noqa: D102
 
@@ -54,7 +57,7 @@ class Namespace(Protocol):
     gpu_names: tuple[str, ...]
 
     def collect(self) -> Collected | None: ...  # noqa: D102
-    def ship_late(self, late: object) -> Delta: ...  # noqa: D102
+    def ship_late(self, late: Any) -> Delta: ...  # noqa: D102
     def forget(self, names: Iterable[str]) -> None: ...  # noqa: D102
     def forget_all(self) -> None: ...  # noqa: D102
 
@@ -86,7 +89,7 @@ class ReplyRule(msgspec.Struct, frozen=True):
 
 
 class _Shipment(msgspec.Struct):
-    late: object
+    late: Any
     generation: int
     publish: Publish
     done: Future[None]
@@ -117,7 +120,7 @@ class Replicator:
         self._generation = 0
         self._shipments: queue.SimpleQueue[_Shipment] = queue.SimpleQueue()
         self._shipper: threading.Thread | None = None
-        self._shipping: set[Future[None]] = set()
+        self._shipments_open: deque[Future[None]] = deque()
 
     def leads(self, attempt: int) -> None:
         """This replica was made the executor of `attempt`."""
@@ -130,7 +133,7 @@ class Replicator:
 
     async def shipped(self) -> None:
         """Wait until every late part is in the store and committed, or given up."""
-        for done in tuple(self._shipping):
+        for done in tuple(self._shipments_open):
             await asyncio.wrap_future(done)
 
     # ---- committing -----------------------------------------------------------------------------
@@ -190,12 +193,27 @@ class Replicator:
                 self._pending |= dict.fromkeys(delta.pending, self._generation)
             generation = self._generation
             delta = self._complete(delta)
-            answer = self._link.request(message(delta))
+            answer = self._request(message, delta)
         shipped = self._ship(late, generation, publish) if late is not None else None
         self._await(answer, wait_s)
         self._settle(answer, (*_names(delta), *delta.deleted), publish)
         if shipped is not None and wait_s is None:
             shipped.result()
+        # Every shipment is a copy in memory: beyond a few, the cells wait for the store.
+        for done in tuple(self._shipments_open)[:-MAX_STAGED]:
+            done.result()
+
+    def _request(
+        self, message: Callable[[Delta], ReplicaMessage], delta: Delta
+    ) -> Future[AgentMessage]:
+        try:
+            return self._link.request(message(delta))
+        except ProtocolError as error:
+            # The attempt must be closed; the changes count as rejected.
+            self._link.request(message(self._complete(Delta())))
+            rejected: Future[AgentMessage] = Future()
+            rejected.set_result(AgentFailure("ProtocolError", error.message))
+            return rejected
 
     def _complete(self, delta: Delta) -> Delta:
         return msgspec.structs.replace(
@@ -241,7 +259,7 @@ class Replicator:
 
     # ---- late parts -----------------------------------------------------------------------------
 
-    def _ship(self, late: object, generation: int, publish: Publish) -> Future[None]:
+    def _ship(self, late: Any, generation: int, publish: Publish) -> Future[None]:
         shipment = _Shipment(late, generation, publish, Future())
         if self._shipper is None:
             self._shipper = threading.Thread(
@@ -251,8 +269,7 @@ class Replicator:
             self._shipper.pydev_do_not_trace = True  # type: ignore[attr-defined]
             self._shipper.is_pydev_daemon_thread = True  # type: ignore[attr-defined]
             self._shipper.start()
-        self._shipping.add(shipment.done)
-        shipment.done.add_done_callback(self._shipping.discard)
+        self._shipments_open.append(shipment.done)
         self._shipments.put(shipment)
         return shipment.done
 
@@ -265,9 +282,14 @@ class Replicator:
                 self._log.exception("late parts could not be shipped")
                 self._give_up(shipment, f"{type(error).__name__}: {error}")
             finally:
+                # Shipments end in the order in which they began.
+                self._shipments_open.popleft()
                 shipment.done.set_result(None)
 
     def _ship_one(self, shipment: _Shipment) -> None:
+        with self._order:
+            if shipment.generation not in self._pending.values():
+                return
         delta = self._namespace.ship_late(shipment.late)
         with self._order:
             components = tuple(

@@ -23,10 +23,11 @@ from notebookos_ext.cluster.messages import (
     ReplicaMessage,
 )
 from notebookos_ext.cluster.model import CellId, HeldName, Outcome
-from notebookos_ext.errors import InvalidSettings
-from notebookos_ext.kernel.replicator import Replicator, ReplyRule
+from notebookos_ext.errors import InvalidSettings, ProtocolError
+from notebookos_ext.kernel.replicator import MAX_STAGED, Replicator, ReplyRule
 
 TIMEOUT_S = 60
+MAX_LENGTH = 10_000
 HELD = HeldName("g", "generator", "a generator cannot travel")
 
 
@@ -84,6 +85,8 @@ class Link:
         self.something = threading.Semaphore(0)
 
     def request(self, body: ReplicaMessage) -> Future[AgentMessage]:
+        if isinstance(body, CommitAttempt) and len(str(body.delta)) > MAX_LENGTH:
+            raise ProtocolError("the message is too long")
         future: Future[AgentMessage] = Future()
         self.asked.append(body)
         self.futures.append(future)
@@ -211,6 +214,15 @@ def test_a_retryable_rejection_says_that_it_is_tried_again(case: Case) -> None:
     assert "two of three hosts are away. It is tried again" in case.said[0]
 
 
+def test_a_delta_that_is_too_long_is_told_and_the_attempt_closed_without_it(case: Case) -> None:
+    case.cell(case.replicator(), 1, Found(delta("x", value=b"." * MAX_LENGTH)))
+    (message,) = case.link.asked
+    assert isinstance(message, CommitAttempt)
+    assert message.delta.components == ()
+    assert case.namespace.forgotten == ["x"]
+    assert "the changes to x: the message is too long" in case.said[0]
+
+
 def test_late_parts_are_pending_until_they_are_committed(case: Case) -> None:
     case.namespace.gate.clear()
     case.namespace.ship["big"] = delta("m", value=b"new")
@@ -252,6 +264,32 @@ def test_of_two_late_values_only_the_newer_is_committed(case: Case) -> None:
     asyncio.run(replicator.shipped())
     late = [m for m in case.link.asked if isinstance(m, CommitState)]
     assert [m.delta.components[0].skeleton for m in late] == [b"new"]
+
+
+def test_a_late_part_that_is_out_of_date_is_not_even_shipped(case: Case) -> None:
+    replicator = case.replicator()
+    case.namespace.gate.clear()
+    case.namespace.ship |= {"first": delta("a"), "m": ValueError("must not be asked for")}
+    case.cell(replicator, 1, Found(delta(pending=("a",)), late="first"))
+    case.cell(replicator, 2, Found(delta(pending=("m",)), late="m"))
+    case.cell(replicator, 3, Found(delta("m")))
+    case.namespace.gate.set()
+    asyncio.run(replicator.shipped())
+    case.run_main()
+    assert (case.said, case.namespace.forgotten) == ([], [])
+
+
+def test_cells_wait_when_too_many_copies_are_in_memory(case: Case) -> None:
+    replicator = case.replicator("after-reply")
+    case.namespace.gate.clear()
+    for attempt in range(1, MAX_STAGED + 1):
+        case.namespace.ship[attempt] = delta(f"m{attempt}")
+        case.cell(replicator, attempt, Found(delta(pending=(f"m{attempt}",)), late=attempt))
+    assert len(replicator.pending) == MAX_STAGED
+    case.namespace.ship["more"] = delta("more")
+    threading.Timer(0.05, case.namespace.gate.set).start()
+    case.cell(replicator, 9, Found(delta(pending=("more",)), late="more"))
+    assert "m1" not in replicator.pending
 
 
 def test_all_before_reply_waits_for_late_parts_too(case: Case) -> None:
