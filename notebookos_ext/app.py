@@ -99,7 +99,11 @@ class NotebookOSApp(ExtensionApp):
         self._send_small_frames_at_once()
         self._server.event_logger.register_event_schema(SCHEMA_FILE)
         try:
-            self._telemetry = Telemetry(loop=asyncio.get_running_loop(), emit=self._emit)
+            self._telemetry = Telemetry(
+                # Extensions are loaded before the server's loop runs.
+                loop=self._server.io_loop.asyncio_loop,
+                emit=self._emit,
+            )
             self._runtime = ClusterRuntime(self._settings(), on_change=self._telemetry.changed)
             self._runtime.start()
         except NotebookOSError as error:
