@@ -240,7 +240,14 @@ class Agent:
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         environment["PYTHONHASHSEED"] = "1234"
         self.template = subprocess.Popen(
-            [sys.executable, "-m", "notebookos_ext.kernel.template", str(end.fileno()), *preload],
+            [
+                sys.executable,
+                "-Xfrozen_modules=off",
+                "-m",
+                "notebookos_ext.kernel.template",
+                str(end.fileno()),
+                *preload,
+            ],
             pass_fds=(end.fileno(),),
             env=environment,
         )

@@ -171,7 +171,15 @@ class Templates:
         log_flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
         return os.posix_spawn(
             python,
-            [python, "-m", TEMPLATE_MODULE, str(TEMPLATE_FD), *self._preload],
+            # As ipykernel's kernelspec does: the debugger cannot see frozen modules.
+            [
+                python,
+                "-Xfrozen_modules=off",
+                "-m",
+                TEMPLATE_MODULE,
+                str(TEMPLATE_FD),
+                *self._preload,
+            ],
             environment,
             file_actions=[
                 (os.POSIX_SPAWN_DUP2, connection, TEMPLATE_FD),
