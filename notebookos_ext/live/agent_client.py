@@ -80,7 +80,7 @@ class AgentClient(asyncio.Protocol):
         """Write a request now; the future has its answer. Failures are answers here, not errors."""
         answer: asyncio.Future[AgentAnswer] = asyncio.get_running_loop().create_future()
         if self._transport is None or self.lost:
-            answer.set_exception(AgentUnreachable("the connection to the host agent is gone"))
+            _refuse(answer, "the connection to the host agent is gone")
             return answer
         self._sequence += 1
         self._waiting[self._sequence] = answer
@@ -137,9 +137,7 @@ class AgentClient(asyncio.Protocol):
         futures: list[asyncio.Future[Any]] = [*waiting.values(), self._challenge]
         for future in futures:
             if not future.done():
-                future.set_exception(AgentUnreachable(f"the host agent is gone: {reason}"))
-                # Nobody may be waiting for it any more; that is no news.
-                future.exception()
+                _refuse(future, f"the host agent is gone: {reason}")
 
     def _take(self, message: FromAgent) -> None:
         body = message.body
@@ -196,6 +194,12 @@ def error_of(failure: Failure) -> NotebookOSError:
     if not (isinstance(kind, type) and issubclass(kind, NotebookOSError)):
         kind = NotebookOSError
     return kind(failure.message, hint=failure.hint)
+
+
+def _refuse(future: asyncio.Future[Any], sentence: str) -> None:
+    future.set_exception(AgentUnreachable(sentence))
+    # Nobody may be waiting for it any more; that is no news.
+    future.exception()
 
 
 def _ignore(_reason: str) -> None:

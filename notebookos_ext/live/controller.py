@@ -33,6 +33,7 @@ from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import RouterCommands
 from notebookos_ext.live.translation import Translation
+from notebookos_ext.settings import NotebookSettings
 
 WARNINGS_KEPT = 50
 TICK_S = 1.0
@@ -193,13 +194,15 @@ class Controller:
 
         return self._submit(looking())
 
-    def start_kernel(self, spec: KernelSpec, plan: LaunchPlan) -> concurrent.futures.Future[None]:
-        """Ask for a kernel, or restart the one of that id with an empty namespace.
+    def start_kernel(
+        self, spec: KernelSpec, plan: LaunchPlan, changes: NotebookSettings
+    ) -> concurrent.futures.Future[None]:
+        """Ask for a kernel, or restart the one of that id with an empty namespace and `changes`.
 
         Done when it is accepted. Raises LaunchFailed when no host can be had, Infeasible when the
         scheduler rejects it; nothing of it is left then.
         """
-        return self._submit(self._lives.start(spec, plan))
+        return self._submit(self._lives.start(spec, plan, changes))
 
     def stop_kernel(self, kernel: KernelId) -> concurrent.futures.Future[None]:
         """End a kernel; done when nothing of it runs. An unknown one is ended already."""

@@ -160,6 +160,8 @@ class Fleet:
 
     def host_down(self, host: HostId, reason: str) -> None:
         """Its process is gone."""
+        if self._stopping:
+            return
         if host in self._agents:
             self._lose(host, reason)
             return

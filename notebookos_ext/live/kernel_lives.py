@@ -18,6 +18,7 @@ from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.settings import NotebookSettings
 
 SHUTDOWN_MESSAGE_S = 2.0
 
@@ -83,13 +84,13 @@ class KernelLives:
         if not restart:
             self._close(kernel)
 
-    async def start(self, spec: KernelSpec, plan: LaunchPlan) -> None:
+    async def start(self, spec: KernelSpec, plan: LaunchPlan, changes: NotebookSettings) -> None:
         """See `Controller.start_kernel`."""
         kernel = spec.kernel
         await self._fleet.wait_for_a_host()
         record = self._records.get(kernel)
         if record is not None and not record.closed:
-            self._restart(record, spec, plan)
+            self._restart(record, plan, changes)
             return
         await self._chains.settled(kernel)
         record = self._records[kernel] = KernelRecord(spec, plan)
@@ -101,8 +102,8 @@ class KernelLives:
             raise Infeasible(record.rejected)
         self._outlet.changed(kernel, "kernel")
 
-    def _restart(self, record: KernelRecord, spec: KernelSpec, plan: LaunchPlan) -> None:
-        kernel, now = spec.kernel, self._clock.now()
+    def _restart(self, record: KernelRecord, plan: LaunchPlan, changes: NotebookSettings) -> None:
+        kernel, now = record.kernel, self._clock.now()
         self._shutdown_messages.pop(kernel, None)
         self.exit_codes.pop(kernel, None)
         self._router.restart_kernel(kernel)
@@ -112,12 +113,13 @@ class KernelLives:
         record.plan = plan
         record.processes.clear()
         record.begin_epoch()
-        record.gpus_per_cell = spec.gpus_per_cell
+        if changes.gpus_per_cell is not None:
+            record.gpus_per_cell = changes.gpus_per_cell
         self._outlet.post(
             events.KernelSettingsChanged(
                 kernel=kernel,
-                gpus_per_cell=spec.gpus_per_cell,
-                replica_count=spec.replica_count,
+                gpus_per_cell=changes.gpus_per_cell,
+                replica_count=changes.replica_count,
                 at=now,
             )
         )
@@ -161,6 +163,9 @@ class KernelLives:
             )
         if gpus_per_cell is not None:
             record.gpus_per_cell = gpus_per_cell
+        if replica_count is not None:
+            # They take their time to come; the next kernel start should find them there.
+            self._chains.spawn(self._fleet.request_hosts(replica_count))
         self._outlet.post(
             events.KernelSettingsChanged(
                 kernel=kernel,

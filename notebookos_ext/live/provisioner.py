@@ -55,6 +55,8 @@ class NotebookOSProvisioner(KernelProvisionerBase):
     _runtime: ClusterRuntime | None = None
     _launched = False
     _cwd = ""
+    _asked: NotebookSettings | None = None
+    """What notebook and environment asked for at the last launch."""
 
     @property
     def _kernel(self) -> KernelId:
@@ -136,11 +138,11 @@ class NotebookOSProvisioner(KernelProvisionerBase):
         The same again for a kernel that runs: a restart, with an empty namespace.
         """
         try:
-            spec, plan = self._plan(cmd, **kwargs)
+            spec, plan, changes = self._plan(cmd, **kwargs)
             assert self._runtime is not None  # noqa: S101 - pre_launch came before
             if plan.python != sys.executable:
                 await asyncio.to_thread(check_interpreter, plan.python)
-            await asyncio.wrap_future(self._runtime.controller.start_kernel(spec, plan))
+            await asyncio.wrap_future(self._runtime.controller.start_kernel(spec, plan, changes))
         except NotebookOSError as error:
             await self._undo(error)
         self._cwd = plan.cwd
@@ -222,8 +224,14 @@ class NotebookOSProvisioner(KernelProvisionerBase):
         )
         return command
 
-    def _plan(self, cmd: list[str], **kwargs: Any) -> tuple[KernelSpec, LaunchPlan]:
-        """What the notebook, the environment and the settings ask for. Raises InvalidRequest."""
+    def _plan(
+        self, cmd: list[str], **kwargs: Any
+    ) -> tuple[KernelSpec, LaunchPlan, NotebookSettings]:
+        """What the notebook, the environment and the settings ask for; and what of it is new.
+
+        A restart keeps what the user set meanwhile, unless the file says something else than at
+        the last launch. Raises InvalidRequest.
+        """
         assert self._runtime is not None  # noqa: S101 - pre_launch came before
         settings = self._runtime.settings
         env = {k: v for k, v in kwargs["env"].items() if k not in _NOT_FOR_REPLICAS}
@@ -249,7 +257,12 @@ class NotebookOSProvisioner(KernelProvisionerBase):
             cwd=str(kwargs.get("cwd") or Path.cwd()),
             session_key=cast("bytes", self.connection_info["key"]),
         )
-        return spec, plan
+        before, self._asked = self._asked or asked, asked
+        changes = NotebookSettings(
+            replica_count=_new(asked.replica_count, before.replica_count),
+            gpus_per_cell=_new(asked.gpus_per_cell, before.gpus_per_cell),
+        )
+        return spec, plan, changes
 
     def _relative(self, session: str) -> str:
         """The notebook's path as the server's users know it."""
@@ -258,6 +271,10 @@ class NotebookOSProvisioner(KernelProvisionerBase):
         if session and root and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
         return session
+
+
+def _new(now: int | None, before: int | None) -> int | None:
+    return None if now == before else now
 
 
 def _private_settings() -> Settings:

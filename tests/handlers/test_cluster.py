@@ -1,0 +1,88 @@
+"""GET notebookos/api/cluster, and what it says when there is no cluster."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from live_rig import until_async
+from tornado.httpclient import HTTPClientError
+
+from notebookos_ext.handlers.models import ClusterView
+
+
+async def get(jp_fetch: Any, *path: str) -> Any:
+    return json.loads((await jp_fetch("notebookos", "api", *path)).body)
+
+
+async def test_the_hosts_are_shown(jp_fetch: Any) -> None:
+    async def ready() -> Any:
+        view = await get(jp_fetch, "cluster")
+        return view if view["hosts"] else None
+
+    view = await until_async(ready, "a host")
+    decoded = msgspec.convert(view, ClusterView)
+    assert decoded.backend == "local"
+    assert decoded.simulated
+    assert [h.id for h in decoded.hosts] == ["host-1"]
+    assert {d.kind for d in decoded.hosts[0].devices} == {"simulated"}
+    assert decoded.kernels == ()
+
+
+async def test_strangers_are_refused(jp_serverapp: Any, http_server_client: Any) -> None:
+    url = f"{jp_serverapp.base_url}notebookos/api/cluster"
+    with pytest.raises(HTTPClientError) as refused:
+        await http_server_client.fetch(url)
+    assert refused.value.code == 403
+
+
+class TestASettingWithATypo:
+    @pytest.fixture
+    def notebookos_settings(self) -> dict[str, Any]:
+        return {"replica_cuont": 3}
+
+    async def test_the_server_goes_on_and_says_why_there_is_no_cluster(self, jp_fetch: Any) -> None:
+        with pytest.raises(HTTPClientError) as refused:
+            await jp_fetch("notebookos", "api", "cluster")
+        assert refused.value.code == 503
+        said = json.loads(refused.value.response.body)
+        assert "did you mean replica_count?" in said["message"]
+        assert said["error"] == "Unavailable"
+        assert json.loads((await jp_fetch("api", "status")).body)["kernels"] == 0
+
+    async def test_a_kernel_start_says_the_same(self, jp_fetch: Any) -> None:
+        with pytest.raises(HTTPClientError) as refused:
+            await jp_fetch("api", "kernels", method="POST", body=json.dumps({"name": "notebookos"}))
+        assert refused.value.code == 503
+        assert "did you mean replica_count?" in refused.value.response.body.decode()
+        assert json.loads((await jp_fetch("api", "kernels")).body) == []
+
+
+class TestAWrongValue:
+    @pytest.fixture
+    def notebookos_settings(self) -> dict[str, Any]:
+        return {"replica_count": 2}
+
+    async def test_it_is_named(self, jp_fetch: Any) -> None:
+        with pytest.raises(HTTPClientError) as refused:
+            await jp_fetch("notebookos", "api", "cluster")
+        said = json.loads(refused.value.response.body)["message"]
+        assert said == "replica_count is 2; it must be one of 1, 3, 5"
+
+
+class TestAStateFolderThatCannotBeUsed:
+    @pytest.fixture
+    def notebookos_settings(self, tmp_path: Path) -> dict[str, Any]:
+        (tmp_path / "file").write_text("")
+        return {"state_folder": str(tmp_path / "file" / "state")}
+
+    async def test_it_is_named(self, jp_fetch: Any) -> None:
+        with pytest.raises(HTTPClientError) as refused:
+            await jp_fetch("notebookos", "api", "cluster")
+        assert refused.value.code == 503
+        said = json.loads(refused.value.response.body)["message"]
+        assert "file/state cannot be used" in said
+        assert "NotebookOSApp.state_folder" in said
