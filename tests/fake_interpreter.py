@@ -10,6 +10,7 @@ tested without a kernel, and misbehaves on demand. A cell id is words joined by 
     await-interrupt       wait for SIGINT, then go on with the next words
     kill / exit N / stop  end: by SIGKILL, with a status, by closing the link
     spawn                 start a child process in a session of its own
+    spawn-in-session      start one in a process group of its own
 
 What happens is printed as JSON lines into the replica's log. `PLAN` in the environment is a JSON
 object: `refuse` (a reason for Prepare), `recycle`, `mute` (do not answer Prepare), `broken` (a name
@@ -163,8 +164,12 @@ class FakeReplica:
                 os.kill(os.getpid(), signal.SIGKILL)
             case ["exit", status]:
                 os._exit(int(status))
-            case ["spawn"]:
-                child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+            case ["spawn" | "spawn-in-session" as how]:
+                child = subprocess.Popen(
+                    ["sleep", "600"],
+                    start_new_session=how == "spawn",
+                    process_group=0 if how == "spawn-in-session" else None,
+                )
                 say(child=child.pid)
             case _:
                 say(ran=words)
@@ -180,7 +185,8 @@ class FakeReplica:
 def main(arguments: list[str]) -> None:
     if os.environ.get("BREAK_TEMPLATE"):
         raise ModuleNotFoundError("No module named 'ipykernel'")
-    fork = serve(socket.socket(fileno=int(arguments[3])))
+    place = arguments.index("notebookos_ext.kernel.template")
+    fork = serve(socket.socket(fileno=int(arguments[place + 1])))
     if fork is None:
         return
     enter(fork)

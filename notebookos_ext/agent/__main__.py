@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1:
         print("usage: python -m notebookos_ext.agent CONFIG", file=sys.stderr)
         return EXIT_UNUSABLE
+    # Until the log file is open there is only the one sentence below.
+    logging.getLogger().addHandler(logging.NullHandler())
     try:
         config = load_config(Path(arguments[0]))
         prepare_folders(config)
@@ -115,6 +117,7 @@ def _detach(config: AgentConfig) -> None:
             f"the log file in {config.folder} cannot be written: {error.strerror}"
         ) from error
     logging.basicConfig(
+        force=True,
         handlers=[handler],
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

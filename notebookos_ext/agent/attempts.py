@@ -169,6 +169,10 @@ async def _lead(
         proposed = True
         try:
             verdict = await kernel.propose(entry, kernel.proposal_id(), LEAD_TIMEOUT_S)
+            if not verdict.counts and _older_is_open(kernel, request.attempt):
+                # It was committed elsewhere, and this host learned of it only now.
+                await _close_leftover(kernel, request.attempt)
+                verdict = await kernel.propose(entry, kernel.proposal_id(), LEAD_TIMEOUT_S)
         except NoMajority:
             proposed = False
             raise

@@ -247,9 +247,14 @@ def _bind(path: Path) -> socket.socket:
                 f"a living host agent already serves {path}; end it or use another socket folder"
             )
     listener = socket.socket(socket.AF_UNIX)
+    # It listens before it has its name: whoever sees the name can connect.
+    unnamed = path.with_suffix(".new")
     before = os.umask(0o177)
     try:
-        listener.bind(str(path))
+        unnamed.unlink(missing_ok=True)
+        listener.bind(str(unnamed))
+        listener.listen()
+        unnamed.rename(path)
     except OSError as error:
         listener.close()
         raise InvalidSettings(

@@ -31,6 +31,7 @@ HELLO_TIMEOUT_S = 60.0
 """A template that still imports torch on a busy machine may take this long."""
 MUTE_GRACE_S = 5.0
 """A replica that closed its link but lives on is of no use."""
+LAST_WORDS_S = 1.0
 LOG_BYTES = 1 << 20
 
 
@@ -149,6 +150,8 @@ async def start_replica(
         )
         if process.greeted.done() and process.greeted.exception() is None:
             return process
+        # The link of a template that died ends first, its exit status comes a moment later.
+        await asyncio.wait([template.ended], timeout=LAST_WORDS_S)
         if template.ended.done():
             raise LaunchFailed(template.ended.result())
         if process.greeted.done():
