@@ -126,6 +126,7 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
             budget_ms=float(options.get("reply_budget_ms", ReplyRule().budget_ms)),
         ),
         call_on_main=kernel.call_on_main,
+        held_here=kernel.held_here,
         log=app.log,
     )
     sources = CellSources(kernel.shell)

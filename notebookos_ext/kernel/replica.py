@@ -23,7 +23,7 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 
 from notebookos_ext.cluster.messages import Lead
-from notebookos_ext.cluster.model import Outcome
+from notebookos_ext.cluster.model import HeldName, Outcome
 from notebookos_ext.kernel.agent_requests import AgentRequests
 from notebookos_ext.kernel.cell_sources import CellSources
 from notebookos_ext.kernel.replicator import Publish, Replicator
@@ -32,8 +32,9 @@ IDLE_SWEEP_S = 2.0
 """After this long without a message, what threads and callbacks changed is looked for."""
 BACKGROUND_SWEEP_S = 10.0
 """And again this often while threads or tasks of the user run."""
-EVALUATING = frozenset({"evaluate", "setExpression", "setVariable"})
-"""Debugger commands that run user code or change variables."""
+CHANGING = frozenset({"initialize", "disconnect", "evaluate", "setExpression", "setVariable"})
+"""Debugger commands that run user code, change variables, or hold the kernel here."""
+DEBUGGER = HeldName("(debugger)", "Debugger", "a debugger is attached to this process")
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 STREAM_TOPIC = b"stream.stderr"
 
@@ -83,6 +84,9 @@ class ReplicaKernel(IPythonKernel):
 
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Run a cell if this replica leads it; a subshell's code runs without a Lead."""
+        if self._is_own_request(parent):
+            await super().execute_request(stream, ident, parent)
+            return
         if parent["header"].get("subshell_id"):
             await super().execute_request(stream, ident, parent)
             self.call_on_main(lambda: self._commit_outside_cell(parent))
@@ -102,6 +106,19 @@ class ReplicaKernel(IPythonKernel):
             # Still set when the request was malformed and no code ran: the attempt must be closed.
             if self._running is not None:
                 self._close(Outcome.FAILED, parent)
+
+    def _is_own_request(self, parent: Any) -> bool:
+        """Whether ipykernel's debugger sent this to its own kernel, to start debugpy."""
+        return (
+            self.session is not None
+            and parent["header"]["session"] == self.session.session
+            and str(parent["content"].get("code", "")).startswith("import debugpy;")
+        )
+
+    def held_here(self) -> tuple[HeldName, ...]:
+        """What holds the kernel to this process besides its variables."""
+        debugger = getattr(self, "debugger", None)
+        return (DEBUGGER,) if debugger is not None and debugger.is_started else ()
 
     async def do_execute(
         self,
@@ -212,7 +229,7 @@ class ReplicaKernel(IPythonKernel):
     async def debug_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Handle a debugger request (on the control thread); evaluations may change variables."""
         await super().debug_request(stream, ident, parent)
-        if parent["content"].get("command") in EVALUATING:
+        if parent["content"].get("command") in CHANGING:
             self.call_on_main(lambda: self._commit_outside_cell(parent))
 
     def _commit_outside_cell(self, parent: Any) -> None:

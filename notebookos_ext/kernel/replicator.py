@@ -106,12 +106,16 @@ class Replicator:
         *,
         call_on_main: Callable[[Callable[[], None]], None],
         log: logging.Logger,
+        held_here: Callable[[], tuple[HeldName, ...]] = tuple,
     ) -> None:
+        """`held_here` names what holds the kernel to this process besides its variables."""
         self._namespace = namespace
         self._link = link
         self._rule = rule
         self._call_on_main = call_on_main
         self._log = log
+        self._held_here = held_here
+        self._held_sent: tuple[HeldName, ...] = ()
         self._attempt = 0
         self._order = threading.Lock()
         """Held while a delta is completed and written, so that the log gets them oldest first."""
@@ -153,7 +157,7 @@ class Replicator:
         if not attempt:
             return
         collected = self._collect(publish)
-        if collected is not None:
+        if collected is not None or self._held() != self._held_sent:
             self._commit(collected, lambda d: CommitState(attempt, d), publish, wait_s=0.0)
 
     def _collect(self, publish: Publish) -> Collected | None:
@@ -215,10 +219,14 @@ class Replicator:
             rejected.set_result(AgentFailure("ProtocolError", error.message))
             return rejected
 
+    def _held(self) -> tuple[HeldName, ...]:
+        return (*self._namespace.held, *self._held_here())
+
     def _complete(self, delta: Delta) -> Delta:
+        self._held_sent = self._held()
         return msgspec.structs.replace(
             delta,
-            held=tuple(self._namespace.held),
+            held=self._held_sent,
             gpu_names=tuple(self._namespace.gpu_names),
             pending=self.pending,
         )

@@ -103,6 +103,7 @@ class Case:
         self.on_main: list[Callable[[], None]] = []
         self.queued = threading.Semaphore(0)
         self.said: list[str] = []
+        self.held_here: tuple[HeldName, ...] = ()
         self.made: list[Replicator] = []
 
     def replicator(self, sync: str = "log-before-reply", budget_ms: float = 1e6) -> Replicator:
@@ -111,6 +112,7 @@ class Case:
             self.link,
             ReplyRule(sync=sync, budget_ms=budget_ms),
             call_on_main=self.call_on_main,
+            held_here=lambda: self.held_here,
             log=logging.getLogger("test"),
         )
         self.made.append(replicator)
@@ -318,15 +320,27 @@ def test_late_parts_that_cannot_be_stored_are_named_and_the_next_ones_go_on(case
 def test_outside_a_cell_only_changes_are_committed_and_nobody_waits(case: Case) -> None:
     replicator = case.replicator()
     replicator.commit_state(case.said.append)
-    replicator.leads(4)
+    assert case.link.asked == []
+    case.cell(replicator, 4, None)
     case.namespace.finds = [None, Found(delta("w"))]
     replicator.commit_state(case.said.append)
-    assert case.link.asked == []
+    assert len(case.link.asked) == 1
     case.link.answer = None
     replicator.commit_state(case.said.append)
-    (message,) = case.link.asked
+    message = case.link.asked[1]
     assert isinstance(message, CommitState)
     assert (message.after_attempt, message.delta.components[0].names) == (4, ("w",))
+
+
+def test_what_begins_to_hold_the_kernel_outside_a_cell_is_committed_at_once(case: Case) -> None:
+    replicator = case.replicator()
+    case.cell(replicator, 1, None)
+    debugger = HeldName("(debugger)", "Debugger", "attached")
+    case.held_here = (debugger,)
+    case.namespace.finds = [None, None]
+    replicator.commit_state(case.said.append)
+    replicator.commit_state(case.said.append)
+    assert [d.held for d in case.deltas()] == [(HELD,), (HELD, debugger)]
 
 
 @pytest.mark.parametrize(
