@@ -249,7 +249,6 @@ def _close(turn: Turn, kernel: Kernel, attempt: Attempt, reason: str, *, begun: 
         )
     )
     turn.state.dirty.add(kernel.id)
-    finish_without_members(turn, kernel)
 
 
 def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> None:

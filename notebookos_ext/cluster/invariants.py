@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from notebookos_ext.cluster.model import REPLICA_COUNTS, ReplicaState
-from notebookos_ext.cluster.replicas import LOST, Kernel, Phase
+from notebookos_ext.cluster.replicas import EXECUTING, IDLE, LOST, Kernel, Phase
 from notebookos_ext.cluster.state import ClusterState
 from notebookos_ext.errors import Defect
 
@@ -45,7 +45,7 @@ def _hosts(state: ClusterState) -> Iterator[str]:
             found = state.find_replica(replica_id)
             if found is None or found[1].host != host.id:
                 yield f"{host.id} lists {replica_id}, which is not there"
-            elif found[1].state is ReplicaState.EXECUTING:
+            elif found[1].state is EXECUTING:
                 executing += 1
         if executing != host.executing:
             yield f"{host.id} counts {host.executing} executors instead of {executing}"
@@ -84,14 +84,14 @@ def _replicas(state: ClusterState, kernel: Kernel) -> Iterator[str]:
         planned = replica.id in state.lost
         if planned != (host.ready and replica.state is LOST):
             yield f"the relaunch of {replica.id} is {'planned in vain' if planned else 'forgotten'}"
-    ids = {replica.id for replica in kernel.replicas}
+    alive = {r.id for r in kernel.replicas if r.state in (IDLE, EXECUTING)}
     for name, replica_id in (("held", kernel.held_by), ("pending", kernel.pending_on)):
-        if replica_id is not None and replica_id not in ids:
-            yield f"kernel {kernel.id} is {name} by {replica_id}, which it does not have"
+        if replica_id is not None and replica_id not in alive:
+            yield f"kernel {kernel.id} has {name} names on {replica_id}, whose process is gone"
 
 
 def _attempt(kernel: Kernel) -> Iterator[str]:
-    executing = [r.id for r in kernel.replicas if r.state is ReplicaState.EXECUTING]
+    executing = [r.id for r in kernel.replicas if r.state is EXECUTING]
     attempt = kernel.attempt
     if attempt is None:
         if executing:

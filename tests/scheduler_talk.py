@@ -1,0 +1,179 @@
+"""The words of the scheduler's golden files: commands in, one line per action out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from builders import Cluster
+
+from notebookos_ext.cluster import actions as a
+from notebookos_ext.cluster.model import DeviceKind, ExecutorPreference, Outcome
+
+
+def devices(names: Iterable[str]) -> str:
+    listed = ", ".join(names)
+    return f" with {listed}" if listed else ""
+
+
+def line(action: a.Action) -> str:  # noqa: C901 — one case an action
+    """An action as one line of text."""
+    match action:
+        case a.StartReplica():
+            members = " ".join(action.members)
+            return f"start {action.replica} on {action.host}, epoch {action.epoch}, of {members}"
+        case a.StopReplica():
+            return f"stop {action.replica} on {action.host}"
+        case a.RequestHosts():
+            return f"request {action.count} hosts: {action.reason}"
+        case a.KernelStarted():
+            return f"kernel {action.kernel} started"
+        case a.KernelRejected():
+            return f"kernel {action.kernel} rejected: {action.reason}"
+        case a.StartEpoch():
+            return f"epoch {action.epoch} of {action.kernel} on {' '.join(action.members)}"
+        case a.CloseKernel():
+            return f"close kernel {action.kernel} on {' '.join(action.members)}"
+        case a.StartAttempt():
+            return (
+                f"attempt {action.attempt} of {action.cell}: {action.replica} on {action.host}"
+                f"{devices(action.devices)}"
+            )
+        case a.CloseAttempt():
+            end = "end the cell" if action.ends_cell else "the cell had not begun"
+            members = " ".join(action.members) or "nobody"
+            return (
+                f"close attempt {action.attempt} of {action.cell} through {members}, "
+                f"{end}: {action.reason}"
+            )
+        case a.ReleaseGpus():
+            return (
+                f"release attempt {action.attempt} of {action.cell} on {action.host}"
+                f"{devices(action.devices)}"
+            )
+        case a.CellWaiting():
+            return f"{action.kernel}/{action.cell} waits at {action.position}: {action.reason}"
+        case a.CellRejected():
+            return f"{action.kernel}/{action.cell} rejected: {action.reason} [{action.hint}]"
+        case a.CellAborted():
+            return f"{action.kernel}/{action.cell} aborted: {action.reason}"
+
+
+class Conversation:
+    """Interprets the commands of one file."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(hosts=0)
+
+    def __call__(self, command: str) -> list[str]:
+        verb, *rest = command.split()
+        words = [word for word in rest if "=" not in word]
+        options = dict(word.split("=", 1) for word in rest if "=" in word)
+        answer = getattr(self, f"do_{verb.replace('-', '_')}")(*words, **options)
+        if answer and isinstance(answer[0], str):
+            return list(answer)
+        return [line(action) for action in answer] or ["nothing"]
+
+    # ---- commands
+
+    def do_hosts(self, most: str) -> list[str]:
+        self.cluster = Cluster(hosts=0, max_hosts=int(most))
+        return [f"at most {most} hosts"]
+
+    def do_join(
+        self, host: str, gpus: str = "2", incarnation: str = "first", kind: str = "simulated"
+    ) -> list[a.Action]:
+        listed = int(gpus) if gpus.isdigit() else gpus.split(",")
+        return self.cluster.join(host, listed, incarnation=incarnation, kind=DeviceKind(kind))
+
+    def do_lose_host(self, host: str) -> list[a.Action]:
+        return self.cluster.lose_host(host)
+
+    def do_request(
+        self, kernel: str, replicas: str = "3", gpus: str = "0", prefer: str = "last"
+    ) -> list[a.Action]:
+        return self.cluster.request(
+            kernel,
+            int(replicas),
+            gpus_per_cell=int(gpus),
+            preference=ExecutorPreference(prefer),
+        )
+
+    def do_started(self, *replicas: str) -> list[a.Action]:
+        return [x for replica in replicas for x in self.cluster.replica_started(replica)]
+
+    def do_lost(self, replica: str) -> list[a.Action]:
+        return self.cluster.replica_lost(replica)
+
+    def do_restart(self, kernel: str) -> list[a.Action]:
+        return self.cluster.restart(kernel)
+
+    def do_stop(self, kernel: str) -> list[a.Action]:
+        return self.cluster.stop(kernel)
+
+    def do_settings(
+        self, kernel: str, gpus: str | None = None, replicas: str | None = None
+    ) -> list[a.Action]:
+        return self.cluster.settings(
+            kernel,
+            gpus=int(gpus) if gpus else None,
+            replicas=int(replicas) if replicas else None,
+        )
+
+    def do_submit(self, name: str, gpus: str = "0", replica: str | None = None) -> list[a.Action]:
+        kernel, cell = name.split("/")
+        number = int(replica) if replica else None
+        return self.cluster.submit(cell, int(gpus), kernel=kernel, replica=number)
+
+    def do_cancel(self, name: str) -> list[a.Action]:
+        kernel, cell = name.split("/")
+        return self.cluster.cancel(cell, kernel=kernel)
+
+    def do_begun(self, name: str, attempt: str = "0") -> list[a.Action]:
+        kernel, cell = name.split("/")
+        return self.cluster.started(cell, kernel=kernel, attempt=int(attempt))
+
+    def do_refused(
+        self, name: str, reason: str = "stale", busy: str = "", recycle: str = "no"
+    ) -> list[a.Action]:
+        kernel, cell = name.split("/")
+        return self.cluster.refused(
+            cell,
+            kernel=kernel,
+            reason=reason,
+            busy=tuple(busy.split(",")) if busy else (),
+            recycle=recycle == "yes",
+        )
+
+    def do_closed(self, name: str, outcome: str = "done", attempt: str = "0") -> list[a.Action]:
+        kernel, cell = name.split("/")
+        return self.cluster.closed(cell, Outcome(outcome), kernel=kernel, attempt=int(attempt))
+
+    def do_released(self, name: str, attempt: str = "0") -> list[a.Action]:
+        kernel, cell = name.split("/")
+        return self.cluster.released(cell, kernel=kernel, attempt=int(attempt))
+
+    def do_hold(self, replica: str, *names: str) -> list[a.Action]:
+        return self.cluster.hold(replica, *names)
+
+    def do_pending(self, replica: str, *names: str) -> list[a.Action]:
+        return self.cluster.pending(replica, *names)
+
+    def do_tick(self, seconds: str = "1") -> list[a.Action]:
+        return self.cluster.tick(float(seconds))
+
+    def do_show(self) -> list[str]:
+        """Hosts, kernels and the queue as they are now."""
+        state = self.cluster.scheduler.state
+        lines = []
+        for host in state.hosts.values():
+            gpus = f"{state.pool.free_count(host.id)} of {host.gpu_count} GPUs free"
+            lines.append(f"{host.id} {host.state}: {gpus if host.ready else host.lost_reason}")
+        for name, binding in state.pool.bindings.items():
+            doing = "released by" if binding.releasing else "bound by"
+            lines.append(f"{name} {doing} {binding.kernel}/{binding.cell} on {binding.host}")
+        for kernel in state.kernels.values():
+            replicas = ", ".join(f"{r.number} {r.state}" for r in kernel.replicas)
+            lines.append(f"{kernel.id} {kernel.state}: {replicas or 'no replicas'}")
+        for waiting in state.queue:
+            lines.append(f"{waiting.cell.cell} waits at {waiting.position}")
+        return lines or ["nothing"]

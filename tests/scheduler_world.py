@@ -1,0 +1,398 @@
+"""A small world around a scheduler: hosts, agents and a router that answer in any order.
+
+It carries out the scheduler's actions, keeps its own account of who holds which device and folds
+LEAD and LOST with the ledger that agents use; it never looks into the scheduler to decide what is
+true. The scheduler's own invariants are checked after every event.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from builders import host_spec
+
+from notebookos_ext.cluster import actions as a
+from notebookos_ext.cluster import events as e
+from notebookos_ext.cluster.entries import ClosedEntry, EpochEntry, LeadEntry
+from notebookos_ext.cluster.invariants import check
+from notebookos_ext.cluster.ledger import Ledger
+from notebookos_ext.cluster.model import (
+    Cell,
+    CellId,
+    DeviceId,
+    ExecutorPreference,
+    HeldName,
+    HostId,
+    KernelId,
+    KernelSpec,
+    Outcome,
+    ReplicaId,
+)
+from notebookos_ext.cluster.policies.base import Run
+from notebookos_ext.cluster.scheduler import Scheduler
+
+HOSTS = [HostId(f"host-{n}") for n in range(1, 7)]
+KERNELS = [KernelId(name) for name in ("k", "l", "m")]
+SHARED = {  # virtual hosts 5 and 6 list the same devices
+    HostId("host-5"): ["real-0", "real-1"],
+    HostId("host-6"): ["real-0", "real-1"],
+}
+Key = tuple[KernelId, CellId]
+ENDS = [Outcome.DONE, Outcome.DONE, Outcome.FAILED]
+
+
+@dataclass
+class World:
+    """What agents and router would know."""
+
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(max_hosts=6))
+    now: float = 0.0
+    incarnations: dict[HostId, int] = field(default_factory=dict)
+    up: set[HostId] = field(default_factory=set)
+    kernels: dict[KernelId, int] = field(default_factory=dict)
+    """Kernel to its epoch."""
+    ledgers: dict[KernelId, Ledger] = field(default_factory=dict)
+    highest: dict[KernelId, int] = field(default_factory=dict)
+    starting: dict[ReplicaId, a.StartReplica] = field(default_factory=dict)
+    living: dict[ReplicaId, HostId] = field(default_factory=dict)
+    beginning: list[a.StartAttempt] = field(default_factory=list)
+    running: list[a.StartAttempt] = field(default_factory=list)
+    closing: list[a.CloseAttempt] = field(default_factory=list)
+    releasing: list[a.ReleaseGpus] = field(default_factory=list)
+    locks: dict[DeviceId, tuple[KernelId, int, HostId]] = field(default_factory=dict)
+    told: dict[Key, str] = field(default_factory=dict)
+    """Cells that have not ended: `submitted`, `waiting`, `begun`."""
+    cells: int = 0
+    past: list[e.Event] = field(default_factory=list)
+
+    def say(self, event: e.Event) -> None:
+        self.past.append(event)
+        actions = self.scheduler.handle(event)
+        check(self.scheduler.state)
+        for action in actions:
+            self.carry_out(action)
+
+    # ---- carrying out
+
+    def carry_out(self, action: a.Action) -> None:
+        match action:
+            case a.StartReplica():
+                assert action.host in self.up
+                assert action.replica not in self.living
+                assert action.epoch == self.ledgers[action.kernel].epoch
+                self.starting[action.replica] = action
+            case a.StopReplica():
+                self.starting.pop(action.replica, None)
+                self.living.pop(action.replica, None)
+            case a.StartEpoch():
+                assert self.ledgers[action.kernel].accept(EpochEntry(action.epoch))
+                self.drop_attempts(action.kernel)
+            case a.CloseKernel():
+                self.ledgers[action.kernel] = Ledger()
+                self.drop_attempts(action.kernel)
+            case a.StartAttempt():
+                self.start_attempt(action)
+            case a.CloseAttempt():
+                self.close_attempt(action)
+            case a.ReleaseGpus():
+                assert action.host in self.up
+                self.releasing.append(action)
+            case a.CellWaiting():
+                assert action.reason
+                assert action.position >= 1
+                assert self.told[action.kernel, action.cell] in ("submitted", "waiting")
+                self.told[action.kernel, action.cell] = "waiting"
+            case a.CellRejected() | a.CellAborted():
+                del self.told[action.kernel, action.cell]
+
+    def start_attempt(self, action: a.StartAttempt) -> None:
+        assert action.attempt > self.highest.get(action.kernel, 0), "an attempt number came back"
+        self.highest[action.kernel] = action.attempt
+        assert not [x for x in self.beginning + self.running if x.kernel == action.kernel]
+        assert self.told[action.kernel, action.cell] in ("submitted", "waiting")
+        self.told[action.kernel, action.cell] = "begun"
+        for device in action.devices:
+            assert device not in self.locks, "a device was bound twice"
+            self.locks[device] = (action.kernel, action.attempt, action.host)
+        self.beginning.append(action)
+
+    def close_attempt(self, action: a.CloseAttempt) -> None:
+        found = [
+            x
+            for x in self.beginning + self.running
+            if (x.kernel, x.attempt) == (action.kernel, action.attempt)
+        ]
+        self.beginning = [x for x in self.beginning if x not in found]
+        self.running = [x for x in self.running if x not in found]
+        key = (action.kernel, action.cell)
+        if action.ends_cell:
+            del self.told[key]
+        elif key in self.told:
+            self.told[key] = "submitted"
+        if action.members:
+            self.closing.append(action)
+        elif found:
+            self.lose(found[0].kernel, action.cell, action.attempt, found[0].replica)
+
+    def lose(self, kernel: KernelId, cell: CellId, attempt: int, replica: ReplicaId) -> None:
+        ledger = self.ledgers[kernel]
+        ledger.accept(ClosedEntry(ledger.epoch, cell, attempt, replica, Outcome.LOST, None))
+
+    def drop_attempts(self, kernel: KernelId) -> None:
+        self.beginning = [x for x in self.beginning if x.kernel != kernel]
+        self.running = [x for x in self.running if x.kernel != kernel]
+        self.closing = [x for x in self.closing if x.kernel != kernel]
+        for key in [key for key in self.told if key[0] == kernel]:
+            assert self.told[key] != "waiting", "a waiting cell was forgotten by a restart"
+            del self.told[key]
+
+    def unlock(self, kernel: KernelId, attempt: int) -> None:
+        self.locks = {d: who for d, who in self.locks.items() if who[:2] != (kernel, attempt)}
+
+    # ---- what happens
+
+    def incarnation(self, host: HostId) -> str:
+        return str(self.incarnations[host])
+
+    def join(self, host: HostId) -> None:
+        self.incarnations[host] = self.incarnations.get(host, 0) + 1
+        self.up.add(host)
+        gpus = SHARED.get(host, {"host-1": 0, "host-2": 4}.get(host, 2))
+        spec = host_spec(host, gpus, incarnation=self.incarnation(host))
+        self.say(e.HostJoined(spec, self.now))
+
+    def lose_host(self, host: HostId) -> None:
+        self.up.discard(host)
+        self.starting = {r: x for r, x in self.starting.items() if x.host != host}
+        self.living = {r: h for r, h in self.living.items() if h != host}
+        self.locks = {d: who for d, who in self.locks.items() if who[2] != host}
+        self.releasing = [x for x in self.releasing if x.host != host]
+        self.say(e.HostLost(host, self.incarnation(host), "gone", self.now))
+
+    def kill(self, replica: ReplicaId) -> None:
+        host = self.living.pop(replica, None) or self.starting.pop(replica).host
+        self.say(e.ReplicaLost(replica, host, self.incarnation(host), "killed", self.now))
+
+    def replica_starts(self, replica: ReplicaId) -> None:
+        action = self.starting.pop(replica)
+        self.living[replica] = action.host
+        self.say(e.ReplicaStarted(replica, action.host, self.incarnation(action.host), 1, self.now))
+
+    def begin(self, action: a.StartAttempt) -> None:
+        self.beginning.remove(action)
+        ledger = self.ledgers[action.kernel]
+        lead = LeadEntry(ledger.epoch, action.cell, action.attempt, action.replica)
+        assert ledger.accept(lead), "the scheduler began an attempt that agents would not count"
+        self.running.append(action)
+        self.say(e.AttemptStarted(action.kernel, action.cell, action.attempt, self.now))
+
+    def refuse(self, action: a.StartAttempt, *, busy: bool, recycle: bool) -> None:
+        self.beginning.remove(action)
+        self.unlock(action.kernel, action.attempt)
+        if (action.kernel, action.cell) in self.told:
+            self.told[action.kernel, action.cell] = "submitted"
+        devices = action.devices[:1] if busy else ()
+        self.say(
+            e.AttemptRefused(
+                action.kernel, action.cell, action.attempt, "no", devices, recycle, self.now
+            )
+        )
+
+    def end(self, action: a.StartAttempt, outcome: Outcome) -> None:
+        self.running.remove(action)
+        ledger = self.ledgers[action.kernel]
+        closed = ClosedEntry(
+            ledger.epoch, action.cell, action.attempt, action.replica, outcome, None
+        )
+        assert ledger.accept(closed)
+        del self.told[action.kernel, action.cell]
+        self.say(e.AttemptClosed(action.kernel, action.cell, action.attempt, outcome, self.now))
+
+    def closed(self, action: a.CloseAttempt) -> None:
+        self.closing.remove(action)
+        ledger = self.ledgers[action.kernel]
+        lead = ledger.lead
+        if lead is not None and lead.attempt == action.attempt:
+            self.lose(action.kernel, action.cell, action.attempt, lead.replica)
+        self.say(
+            e.AttemptClosed(action.kernel, action.cell, action.attempt, Outcome.LOST, self.now)
+        )
+
+    def released(self, action: a.ReleaseGpus) -> None:
+        self.releasing.remove(action)
+        self.unlock(action.kernel, action.attempt)
+        self.say(e.GpusReleased(action.kernel, action.cell, action.attempt, self.now))
+
+    def tick(self, seconds: float) -> None:
+        self.now += seconds
+        self.say(e.Ticked(self.now))
+
+    def request(self, kernel: KernelId, replicas: int, preference: ExecutorPreference) -> None:
+        self.kernels[kernel] = 0
+        self.ledgers[kernel] = Ledger()
+        # A kernel of this id may have been there before; its numbers need not go on.
+        self.highest[kernel] = 0
+        spec = KernelSpec(kernel, replicas, 1, executor_preference=preference)
+        self.say(e.KernelRequested(spec, self.now))
+
+    def stop(self, kernel: KernelId) -> None:
+        del self.kernels[kernel]
+        self.say(e.KernelStopped(kernel, self.now))
+        self.drop_attempts(kernel)
+
+    def restart(self, kernel: KernelId) -> None:
+        self.say(e.KernelRestarted(kernel, self.now))
+
+    def submit(self, kernel: KernelId, gpus: int, replica: int | None) -> None:
+        self.cells += 1
+        cell = CellId(f"c{self.cells}")
+        self.told[kernel, cell] = "submitted"
+        self.say(e.CellSubmitted(Cell(kernel, cell, gpus, "", replica), self.now))
+
+    def cancel(self, kernel: KernelId, cell: CellId) -> None:
+        self.say(e.CellCancelled(kernel, cell, self.now))
+
+    # ---- chance
+
+    def step(self, rng: random.Random) -> None:
+        """One thing that can happen now, likelier ones more often."""
+        moves = [(weight, move) for weight, move, possible in self._moves(rng) if possible]
+        weights = [weight for weight, _ in moves]
+        rng.choices([move for _, move in moves], weights)[0]()
+
+    def _moves(self, rng: random.Random) -> list[tuple[float, Callable[[], None], object]]:
+        return [
+            (8, lambda: self._submit_some(rng), self.kernels),
+            (12, lambda: self._answer_attempt(rng), self.beginning),
+            (8, lambda: self.end(rng.choice(self.running), rng.choice(ENDS)), self.running),
+            (6, lambda: self.released(rng.choice(self.releasing)), self.releasing),
+            (6, lambda: self.closed(rng.choice(self.closing)), self.closing),
+            (8, lambda: self.replica_starts(rng.choice(list(self.starting))), self.starting),
+            (1, lambda: self.kill(rng.choice(list(self.starting))), self.starting),
+            (1, lambda: self.kill(rng.choice(list(self.living))), self.living),
+            (1, lambda: self.names_change(rng), self.living),
+            (1, lambda: self.cancel(*rng.choice(list(self.told))), self.told),
+            (2, lambda: self.tick(rng.choice([0.5, 1.0, 1.0, 5.0, 40.0])), True),
+            (0.5, lambda: self.change_host(rng.choice(HOSTS)), True),
+            (2, lambda: self._request_some(rng), len(self.kernels) < len(KERNELS)),
+            (0.5, lambda: self.restart(rng.choice(list(self.kernels))), self.kernels),
+            (0.2, lambda: self.stop(rng.choice(list(self.kernels))), self.kernels),
+            (0.5, lambda: self._settings(rng), self.kernels),
+            (1, lambda: self.hear_again(rng), self.past),
+        ]
+
+    def _submit_some(self, rng: random.Random) -> None:
+        kernel = rng.choice(list(self.kernels))
+        self.submit(kernel, rng.choice([0, 1, 1, 2, 2, 4, 5]), rng.choice([None, None, None, 1, 3]))
+
+    def _answer_attempt(self, rng: random.Random) -> None:
+        action = rng.choice(self.beginning)
+        how = rng.choice(["begin"] * 5 + ["busy", "recycle", "refuse"])
+        if how == "begin":
+            self.begin(action)
+        else:
+            self.refuse(action, busy=how == "busy", recycle=how == "recycle")
+
+    def _request_some(self, rng: random.Random) -> None:
+        kernel = rng.choice([kernel for kernel in KERNELS if kernel not in self.kernels])
+        self.request(kernel, rng.choice([1, 3, 3, 5]), rng.choice(list(ExecutorPreference)))
+
+    def _settings(self, rng: random.Random) -> None:
+        kernel, count = rng.choice(list(self.kernels)), rng.choice([1, 3, 5])
+        self.say(e.KernelSettingsChanged(kernel, 1, count, self.now))
+
+    def change_host(self, host: HostId) -> None:
+        if host in self.up:
+            self.lose_host(host)
+        else:
+            self.join(host)
+
+    def names_change(self, rng: random.Random) -> None:
+        replica = rng.choice(list(self.living))
+        kernel = KernelId(replica.split(":")[0])
+        some = rng.random() < 0.6
+        if rng.random() < 0.5:
+            names = (HeldName("sock", "socket", "open"),) if some else ()
+            self.say(e.HoldChanged(kernel, replica, names, self.now))
+        else:
+            pending = ("model",) if some else ()
+            self.say(e.DurabilityChanged(kernel, replica, pending, self.now))
+
+    def hear_again(self, rng: random.Random) -> None:
+        """Late words about closed attempts and past lives of hosts change nothing."""
+        event = rng.choice(self.past[-200:])
+        if not self._is_late(event):
+            return
+        actions = self.scheduler.handle(event)
+        check(self.scheduler.state)
+        for action in actions:
+            # Time went on, so reasons may be said anew; nothing else follows.
+            assert isinstance(action, a.CellWaiting), f"{event} led to {action}"
+
+    def _is_late(self, event: e.Event) -> bool:
+        if isinstance(event, e.HostLost):
+            return event.incarnation != str(self.incarnations[event.host])
+        if isinstance(event, e.ReplicaStarted | e.ReplicaLost):
+            return event.incarnation != str(self.incarnations[event.host])
+        if isinstance(event, e.AttemptStarted | e.AttemptRefused | e.AttemptClosed):
+            known = [*self.beginning, *self.running, *self.closing]
+            return (event.kernel, event.attempt) not in [(x.kernel, x.attempt) for x in known]
+        if isinstance(event, e.GpusReleased):
+            return (event.kernel, event.attempt) not in [who[:2] for who in self.locks.values()]
+        return False
+
+    # ---- what must be true
+
+    def examine(self) -> None:
+        """Between two events."""
+        busy = {(x.kernel, x.cell) for x in self.closing}
+        for key, state in self.told.items():
+            assert state != "submitted" or key in busy, f"nobody was told about {key}"
+        assert set(self.scheduler.view.bindings) == set(self.locks), "a GPU leaked"
+        self._nobody_waits_in_vain()
+
+    def calm_down(self) -> None:
+        """Once the storm is over everything ends: no cell, binding or attempt is left behind."""
+        for host in HOSTS:
+            if host not in self.up:
+                self.join(host)
+        for _ in range(400):
+            self._calm_step()
+            if not (self.told or self.locks or self.starting or self.scheduler.state.lost):
+                break
+        assert not self.told, f"these cells never ended: {self.told}"
+        assert not self.locks
+        assert not self.scheduler.state.lost
+        assert not self.scheduler.view.waiting
+        assert not self.scheduler.view.bindings
+
+    def _calm_step(self) -> None:
+        for replica in list(self.starting):
+            self.replica_starts(replica)
+        for close in list(self.closing):
+            self.closed(close)
+        for release in list(self.releasing):
+            self.released(release)
+        for start in list(self.beginning):
+            self.begin(start)
+        for start in list(self.running):
+            self.end(start, Outcome.DONE)
+        for kernel in list(self.scheduler.view.kernels.values()):
+            if kernel.held_by is not None:
+                self.say(e.HoldChanged(kernel.id, kernel.held_by, (), self.now))
+            if kernel.pending_on is not None:
+                self.say(e.DurabilityChanged(kernel.id, kernel.pending_on, (), self.now))
+        self.tick(5.0)
+        self.examine()
+
+    def _nobody_waits_in_vain(self) -> None:
+        """No cell waits that could run, unless GPUs are kept for older ones."""
+        scheduler = self.scheduler
+        if scheduler.state.queue.protected:
+            return
+        for waiting in scheduler.view.waiting:
+            kernel = scheduler.view.kernel(waiting.cell.kernel)
+            choice = scheduler.policy.choose(scheduler.view, kernel, waiting, kept=(), at=self.now)
+            assert not isinstance(choice, Run), f"{waiting.cell.cell} could run and waits"
