@@ -18,6 +18,7 @@ CELL_TIMEOUT_S = 120
 
 NORMALISED = (
     (re.compile(r"0x[0-9a-f]{6,}"), "0x…"),  # memory addresses
+    (re.compile(r"\.\.\.x[0-9a-f]{6,}"), "...x…"),  # the same, cut short by scikit-learn's displays
     (re.compile(r"ipykernel_\d+[/\\]\d+\.py"), "ipykernel_…/….py"),  # process and cell file names
     (re.compile(r'"?\b[0-9a-f]{32}\b"?'), "…id…"),  # model ids of widgets
     (re.compile(r"\x1b\[[0-9;]*m"), ""),  # colours
@@ -43,8 +44,12 @@ def run_with_nbclient(path: Path, manager: KernelManager) -> nbformat.NotebookNo
     try:
         return client.execute(cwd=str(path.parent))
     finally:
+        # A manager that was handed to nbclient, and the client made from it, are ours to end.
+        if client.kc is not None:
+            client.kc.stop_channels()
         if manager.has_kernel:
             manager.shutdown_kernel(now=True)
+        manager.cleanup_resources()
 
 
 def run_and_answer(path: Path, manager: KernelManager, answers: list[str]) -> nbformat.NotebookNode:
