@@ -19,6 +19,13 @@ log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
+_PROCESS_QUERIES = (
+    "nvmlDeviceGetComputeRunningProcesses",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+)
+"""The unversioned one refuses to work when the driver is older than the library."""
+
 
 class DeviceReader(Protocol):
     """What the inventory needs to know of real devices. Calls may block for some milliseconds."""
@@ -43,6 +50,8 @@ class NvmlReader:
     def __init__(self, library: Any) -> None:
         """Initialise NVML. Raises the library's NVMLError when there is no driver to talk to."""
         self._library = library
+        mismatch = getattr(library, "NVMLLibraryMismatchError", library.NVMLError)
+        self._silent: tuple[type[Exception], ...] = (library.NVMLError, mismatch, AttributeError)
         library.nvmlInit()
         self._handles: dict[DeviceId, Any] = {}
         specs = []
@@ -76,9 +85,13 @@ class NvmlReader:
 
     def owners(self, device: DeviceId) -> Mapping[int, int | None]:
         """Processes with a compute context on the device."""
-        library, handle = self._library, self._handles[device]
-        found = self._ask(lambda: library.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-        return {int(one.pid): one.usedGpuMemory for one in found}
+        handle = self._handles[device]
+        for name in _PROCESS_QUERIES:
+            query = getattr(self._library, name, None)
+            found = None if query is None else self._ask(partial(query, handle))
+            if found is not None:
+                return {int(one.pid): one.usedGpuMemory for one in found}
+        return {}
 
     def _find(self) -> Iterator[Any]:
         library = self._library
@@ -115,7 +128,7 @@ class NvmlReader:
         """None when the driver, the device or this version of the library cannot tell."""
         try:
             return question()
-        except (self._library.NVMLError, AttributeError) as error:
+        except self._silent as error:
             log.debug("NVML does not tell: %s", error)
             return None
 
