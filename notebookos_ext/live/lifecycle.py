@@ -9,7 +9,6 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events, messages
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import NotebookOSError
-from notebookos_ext.live.agent_client import check
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord
@@ -70,12 +69,10 @@ class Lifecycle:
         )
         try:
             agent = self._fleet.agent(action.host)
-            # Sent together, answered in order: the agent opens the member before it forks.
-            opened = agent.send(_open(record, action.members, action.host))
-            launched = agent.send(launch)
-            await asyncio.wait((opened, launched))
-            check(opened.result(), messages.Done)
-            check(launched.result(), messages.Done)
+            # One after the other: an agent works on several requests at a time.
+            opening = _open(record, action.members, action.host)
+            await agent.request(opening, messages.Done)
+            await agent.request(launch, messages.Done)
         except NotebookOSError as error:
             if not record.lives(action.epoch):
                 return
