@@ -1,0 +1,65 @@
+"""pandas, matplotlib and widgets: objects whose own pickling loses what they share or show.
+
+Used only when the user's kernel has loaded the library; reducers are found by class name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
+
+
+def reduce_block(pickler: Reduction, block: Any) -> Reduced:
+    """A block of a frame, with the list of blocks it shares memory with.
+
+    pandas copies on write only if it knows who shares; pickling forgets that, while we keep the
+    memory shared.
+    """
+    reduced = pickler.plain(block)
+    if not isinstance(reduced, tuple) or len(reduced) != 2:
+        return reduced
+    return (*reduced, block.refs, None, None, share_block)
+
+
+def share_block(block: Any, references: Any) -> None:
+    """Put the block among those that share its memory."""
+    block.refs = references
+    references.add_reference(block)
+
+
+def reduce_references(_: Reduction, references: Any) -> Reduced:
+    """The list itself: whoever shares it enters by itself."""
+    return type(references), ()
+
+
+def reduce_widget(pickler: Reduction, widget: Any) -> Reduced:
+    """A widget on the page speaks through a comm of this process."""
+    if getattr(widget, "comm", None) is None:
+        return pickler.plain(widget)
+    return pickler.hold(widget, OPEN_WIDGET)
+
+
+def reduce_comm(pickler: Reduction, comm: Any) -> Reduced:
+    """An open comm belongs to this process."""
+    return pickler.hold(comm, OPEN_WIDGET)
+
+
+OPEN_WIDGET = "open widget: its comm lives in this process"
+
+
+def open_comms(shell: Any) -> int:
+    """How many comms the shell's kernel has open."""
+    manager = getattr(getattr(shell, "kernel", None), "comm_manager", None)
+    if manager is None and "comm" in sys.modules and getattr(shell, "kernel", None) is not None:
+        manager = sys.modules["comm"].get_comm_manager()
+    return len(getattr(manager, "comms", ()))
+
+
+BY_NAME: dict[tuple[str, str], Reducer] = {
+    ("pandas._libs.internals", "Block"): reduce_block,
+    ("pandas._libs.internals", "BlockValuesRefs"): reduce_references,
+    ("ipywidgets.widgets.widget", "Widget"): reduce_widget,
+    ("comm.base_comm", "BaseComm"): reduce_comm,
+}

@@ -1,0 +1,403 @@
+"""How the standard library's unpicklable kinds travel (findings/state.md section 3).
+
+Three answers: an equal object is made anew (a lock, a cache without its entries), the same object
+is found by name (a logger, a context variable), or the object lives here and is held (a socket, a
+running thread). What is not listed is asked through `__reduce_ex__`, and held if it refuses.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+from notebookos_ext.kernel.held import Tombstone
+from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
+
+_LOCK = type(threading.Lock())
+_RLOCK = type(threading.RLock())
+_OPEN_KINDS = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
+def _lock(pickler: Reduction, lock: Any) -> Reduced:
+    if lock.locked():
+        return pickler.hold(lock, "a lock that is taken belongs to a running thread")
+    return threading.Lock, ()
+
+
+def _rlock(pickler: Reduction, lock: Any) -> Reduced:
+    # Taken by the thread that asks, or not to be had: both mean taken.
+    if lock._is_owned() or not lock.acquire(blocking=False):  # noqa: SLF001
+        return pickler.hold(lock, "a lock that is taken belongs to a running thread")
+    lock.release()
+    return threading.RLock, ()
+
+
+def _thread_local(_: Reduction, local: Any) -> Reduced:
+    return load_local, (type(local), dict(local.__dict__))
+
+
+def load_local(kind: type, values: dict[str, Any]) -> Any:
+    """A threading.local with the main thread's values."""
+    local = kind()
+    local.__dict__.update(values)
+    return local
+
+
+def _thread(pickler: Reduction, thread: Any) -> Reduced:
+    if thread.is_alive():
+        if thread is threading.main_thread():
+            return threading.main_thread, ()
+        return pickler.hold(thread, "a running thread")
+    state = {key: value for key, value in vars(thread).items() if key not in _THREAD_PARTS}
+    started = thread._started.is_set()  # noqa: SLF001
+    return load_thread, (type(thread), started, thread.ident), state, None, None, fill
+
+
+_THREAD_PARTS = {"_started", "_tstate_lock", "_stderr", "_invoke_excepthook", "_handle", "_ident"}
+
+
+def load_thread(kind: type, started: bool, ident: int | None) -> Any:
+    """A thread that has ended, or was not started."""
+    thread = kind.__new__(kind)
+    threading.Thread.__init__(thread)
+    if started:
+        thread._started.set()
+        for name, value in (("_tstate_lock", None), ("_ident", ident)):
+            if hasattr(thread, name):
+                setattr(thread, name, value)
+    return thread
+
+
+def _logger(pickler: Reduction, logger: Any) -> Reduced:
+    pickler.separate(logger)
+    logging = sys.modules["logging"]
+    return logging.getLogger, (() if logger is logging.getLogger() else (logger.name,))
+
+
+def _handler(_: Reduction, handler: Any) -> Reduced:
+    state = {key: value for key, value in vars(handler).items() if key != "lock"}
+    return load_handler, (type(handler),), state, None, None, fill
+
+
+def load_handler(kind: type) -> Any:
+    """A logging handler with a lock of its own."""
+    handler = kind.__new__(kind)
+    handler.createLock()
+    return handler
+
+
+def _weakref(_: Reduction, reference: Any) -> Reduced:
+    target = reference()
+    if target is None:
+        return load_dead_weakref, ()
+    callback = reference.__callback__
+    return type(reference), ((target,) if callback is None else (target, callback))
+
+
+class _Mortal:
+    """Something to refer to for a moment."""
+
+
+def load_dead_weakref() -> Any:
+    """A weak reference whose target is gone."""
+    return weakref.ref(_Mortal())
+
+
+def _weak_values(_: Reduction, mapping: Any) -> Reduced:
+    return type(mapping), (), None, None, iter(list(mapping.items()))
+
+
+def _weak_set(_: Reduction, group: Any) -> Reduced:
+    return type(group), (list(group),)
+
+
+def _memoryview(pickler: Reduction, view: memoryview) -> Reduced:
+    source = view.obj
+    if not view.c_contiguous or not isinstance(source, (bytes, bytearray)) or view.readonly:
+        return (
+            (memoryview, (source,))
+            if view.nbytes == memoryview(source).nbytes
+            else (
+                memoryview,
+                (view.tobytes(),),
+            )
+        )
+    import ctypes  # noqa: PLC0415 - only for the rare view on a part
+
+    start = ctypes.addressof(ctypes.c_char.from_buffer(source)) if view.nbytes else 0
+    offset = ctypes.addressof(ctypes.c_char.from_buffer(view)) - start if view.nbytes else 0
+    shape = list(view.shape) if view.shape and view.ndim > 1 else None
+    return load_memoryview, (source, offset, view.nbytes, view.format, shape)
+
+
+def load_memoryview(source: Any, offset: int, size: int, code: str, shape: list[int] | None) -> Any:
+    """A view on a part of a buffer."""
+    view = memoryview(source)[offset : offset + size]
+    return view.cast(code, shape) if shape else (view if code == "B" else view.cast(code))  # type: ignore[call-overload]
+
+
+def _context_var(pickler: Reduction, variable: Any) -> Reduced:
+    pickler.separate(variable)
+    try:
+        value = (variable.get(),)
+    except LookupError:
+        return load_context_var, (variable.name, ())
+    return load_context_var, (variable.name, value)
+
+
+_context_vars: dict[str, Any] = {}
+
+
+def load_context_var(name: str, value: tuple[Any, ...]) -> Any:
+    """The notebook's context variable of that name: one per name, since they are never freed."""
+    import contextvars  # noqa: PLC0415
+
+    variable = _context_vars.setdefault(name, contextvars.ContextVar(name))
+    if value:
+        variable.set(value[0])
+    return variable
+
+
+def _lru_cache(pickler: Reduction, cached: Any) -> Reduced:
+    module = sys.modules.get(cached.__module__ or "")
+    if module is not None and cached.__module__ != "__main__":
+        found: Any = module
+        for part in cached.__qualname__.split("."):
+            found = getattr(found, part, None)
+        if found is cached:
+            return str(cached.__qualname__)
+    return (
+        load_lru_cache,
+        (cached.__wrapped__, cached.cache_parameters()),
+        dict(vars(cached)),
+        None,
+        None,
+        fill,
+    )
+
+
+def load_lru_cache(function: Any, parameters: dict[str, Any]) -> Any:
+    """The cached function with an empty cache."""
+    return functools.lru_cache(**parameters)(function)
+
+
+def fill(value: Any, state: dict[str, Any]) -> None:
+    """Set the attributes without asking the object, whose own hooks may need what is not there yet."""
+    vars(value).update(state)
+
+
+def fill_slots(value: Any, state: Any) -> None:
+    """Set `__dict__` and slots without asking the object."""
+    attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+    if attributes:
+        vars(value).update(attributes)
+    for key, item in (slots or {}).items():
+        object.__setattr__(value, key, item)
+
+
+def _exception(pickler: Reduction, error: BaseException) -> Reduced:
+    state = dict(vars(error))
+    chain = (error.__cause__, error.__context__, error.__suppress_context__)
+    kind = type(error)
+    if kind.__module__ == "builtins" or kind.__reduce__ is not BaseException.__reduce__:
+        reduced = pickler.plain(error)
+        maker, arguments = (reduced[0], reduced[1]) if isinstance(reduced, tuple) else (kind, ())
+        return maker, arguments, (state, chain), None, None, fill_exception
+    return load_exception, (kind, error.args), (state, chain), None, None, fill_exception
+
+
+def load_exception(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    """An exception without its `__init__`, whose signature may not be that of `args`."""
+    error = kind.__new__(kind, *arguments)
+    error.args = arguments
+    return error
+
+
+def fill_exception(
+    error: BaseException, state: tuple[dict[str, Any], tuple[Any, Any, bool]]
+) -> None:
+    """Attributes and chain; a traceback stays with the frames it shows."""
+    attributes, (cause, context, suppress) = state
+    vars(error).update(attributes)
+    error.__cause__ = cause
+    error.__context__ = context
+    error.__suppress_context__ = suppress
+
+
+def _traceback(_: Reduction, __: types.TracebackType) -> Reduced:
+    return type(None), ()
+
+
+def _match(pickler: Reduction, match: re.Match[Any]) -> Reduced:
+    again = match.re.match(match.string, match.pos, match.endpos)
+    for name in ("match", "fullmatch", "search"):
+        again = getattr(match.re, name)(match.string, match.pos, match.endpos)
+        if again is not None and again.regs == match.regs:
+            return load_match, (match.re, name, match.string, match.pos, match.endpos)
+    for again in match.re.finditer(match.string, match.pos, match.endpos):
+        if again.regs == match.regs:
+            return load_match, (match.re, "search", match.string, match.start(), match.endpos)
+    return pickler.hold(match, "a regular expression match that cannot be found again")
+
+
+def load_match(pattern: Any, name: str, text: Any, start: int, end: int) -> Any:
+    """Match again."""
+    return getattr(pattern, name)(text, start, end)
+
+
+def _file(pickler: Reduction, stream: Any) -> Reduced:
+    if stream.closed:
+        return load_closed_file, (str(getattr(stream, "name", "")), getattr(stream, "mode", "r"))
+    name, mode = getattr(stream, "name", None), str(getattr(stream, "mode", ""))
+    if not isinstance(name, str) or stream.isatty():
+        return pickler.hold(stream, "an open file without a path")
+    if mode not in {"r", "rb", "rt"}:
+        return pickler.hold(stream, f"{name} is open for writing")
+    if not stream.seekable():
+        return pickler.hold(stream, f"{name} cannot be read from the middle")
+    encoding = getattr(stream, "encoding", None)
+    try:
+        place = stream.tell()
+    except OSError:
+        return pickler.hold(stream, f"{name} is being iterated over")
+    if isinstance(stream, io.FileIO):
+        return pickler.hold(stream, f"{name} is open without a buffer")
+    return load_file, (name, mode, encoding, place)
+
+
+def load_file(name: str, mode: str, encoding: str | None, place: int) -> Any:
+    """Open the same path on this host, at the same place."""
+    stream = open(name, mode, encoding=encoding)  # noqa: SIM115, PTH123 - the user's own open file
+    stream.seek(place)
+    return stream
+
+
+def load_closed_file(name: str, mode: str) -> Any:
+    """A file object that was closed."""
+    stream = io.BytesIO() if "b" in mode else io.StringIO()
+    stream.name = name  # type: ignore[attr-defined]
+    stream.close()
+    return stream
+
+
+def _popen(pickler: Reduction, process: Any) -> Reduced:
+    if process.returncode is None:
+        return pickler.hold(process, "a running child process")
+    state = {
+        key: value for key, value in vars(process).items() if not isinstance(value, _OPEN_KINDS)
+    }
+    state.update(stdin=None, stdout=None, stderr=None)
+    state.pop("_waitpid_lock", None)
+    return load_popen, (type(process),), state, None, None, fill
+
+
+def load_popen(kind: type) -> Any:
+    """A child process that has ended."""
+    process = kind.__new__(kind)
+    process._waitpid_lock = threading.Lock()
+    process._child_created = False
+    return process
+
+
+def _executor(pickler: Reduction, executor: Any) -> Reduced:
+    if executor._work_queue.qsize():
+        return pickler.hold(executor, "a thread pool with work in it")
+    return type(executor), (executor._max_workers,)
+
+
+def _future(pickler: Reduction, future: Any) -> Reduced:
+    if not future.done():
+        return pickler.hold(future, "a future whose work is not done")
+    if future.cancelled():
+        return load_future, (None, None, True)
+    return load_future, (future.exception() or future.result(), bool(future.exception()), False)
+
+
+def load_future(outcome: Any, failed: Any, cancelled: bool) -> Any:
+    """A future that is done."""
+    from concurrent.futures import Future  # noqa: PLC0415
+
+    future: Future[Any] = Future()
+    if cancelled:
+        future.cancel()
+        future.set_running_or_notify_cancel()
+    elif failed:
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+    return future
+
+
+def _tombstone(pickler: Reduction, tombstone: Tombstone) -> Reduced:
+    return pickler.hold(tombstone, "")
+
+
+def _shell(pickler: Reduction, shell: Any) -> Reduced:
+    if shell is not pickler.session.shell:
+        return pickler.hold(shell, "an IPython shell of its own")
+    pickler.separate(shell)
+    return load_shell, ()
+
+
+def load_shell() -> Any:
+    """This replica's IPython shell."""
+    return sys.modules["IPython"].get_ipython()
+
+
+def _method(_: Reduction, method: Any) -> Reduced:
+    return types.MethodType, (method.__func__, method.__self__)
+
+
+def _held(reason: str) -> Reducer:
+    def reduce(pickler: Reduction, value: Any) -> Reduced:
+        return pickler.hold(value, reason)
+
+    return reduce
+
+
+EXACT: dict[type, Reducer] = {
+    _LOCK: _lock,
+    _RLOCK: _rlock,
+    Tombstone: _tombstone,
+    memoryview: _memoryview,
+    weakref.ReferenceType: _weakref,
+    weakref.WeakValueDictionary: _weak_values,
+    weakref.WeakKeyDictionary: _weak_values,
+    weakref.WeakSet: _weak_set,
+    type(functools.lru_cache(len)): _lru_cache,
+    re.Match: _match,
+    types.TracebackType: _traceback,
+    types.MethodType: _method,
+    types.GeneratorType: _held("a generator that has started cannot be copied"),
+    types.CoroutineType: _held("a coroutine belongs to this process"),
+    types.AsyncGeneratorType: _held("an asynchronous generator belongs to this process"),
+    types.FrameType: _held("a frame of running code"),
+    **dict.fromkeys(_OPEN_KINDS, _file),
+}
+"""By exact type."""
+
+BY_NAME: dict[tuple[str, str], Reducer] = {
+    ("builtins", "BaseException"): _exception,
+    ("threading", "Thread"): _thread,
+    ("_thread", "_local"): _thread_local,
+    ("logging", "Logger"): _logger,
+    ("logging", "Handler"): _handler,
+    ("_contextvars", "ContextVar"): _context_var,
+    ("subprocess", "Popen"): _popen,
+    ("concurrent.futures.thread", "ThreadPoolExecutor"): _executor,
+    ("concurrent.futures._base", "Future"): _future,
+    ("_socket", "socket"): _held("an open socket"),
+    ("mmap", "mmap"): _held("a mapped file"),
+    ("_asyncio", "Task"): _held("a running task"),
+    ("_asyncio", "Future"): _held("a future of this process's event loop"),
+    ("asyncio.events", "AbstractEventLoop"): _held("this process's event loop"),
+    ("multiprocessing.process", "BaseProcess"): _held("a child process"),
+    ("IPython.core.interactiveshell", "InteractiveShell"): _shell,
+}
+"""By the (module, name) of a class in the value's MRO, so that nothing need be imported."""

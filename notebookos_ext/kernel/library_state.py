@@ -1,0 +1,161 @@
+"""Process-wide state of numpy, torch, pandas and matplotlib that user code sets.
+
+Every function first looks whether the library is loaded. A section that is None is left alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+
+def _loaded(name: str) -> Any:
+    """The library if user code has loaded it, completely."""
+    module = sys.modules.get(name)
+    specification = getattr(module, "__spec__", None)
+    return None if getattr(specification, "_initializing", False) else module
+
+
+def _numpy_random() -> Any:
+    numpy = _loaded("numpy")
+    if numpy is None or "numpy.random" not in sys.modules:
+        return None
+    # A tuple with the key as bytes: arrays would be compared as memory of their own.
+    kind, keys, position, has_gauss, gauss = numpy.random.get_state()
+    return (kind, keys.tobytes(), position, has_gauss, gauss)
+
+
+def _set_numpy_random(state: Any) -> None:
+    numpy = importlib.import_module("numpy")
+    kind, keys, *rest = state
+    numpy.random.set_state((kind, numpy.frombuffer(keys, dtype="u4"), *rest))
+
+
+def _numpy_print() -> Any:
+    numpy = _loaded("numpy")
+    return None if numpy is None else dict(numpy.get_printoptions())
+
+
+def _set_numpy_print(options: dict[str, Any]) -> None:
+    options.pop("override_repr", None)
+    importlib.import_module("numpy").set_printoptions(**options)
+
+
+def _numpy_errors() -> Any:
+    numpy = _loaded("numpy")
+    return None if numpy is None else dict(numpy.geterr())
+
+
+def _set_numpy_errors(options: dict[str, str]) -> None:
+    importlib.import_module("numpy").seterr(**options)
+
+
+def _torch_random() -> Any:
+    torch = _loaded("torch")
+    return None if torch is None else bytes(torch.get_rng_state().untyped_storage())
+
+
+def _set_torch_random(state: bytes) -> None:
+    torch = importlib.import_module("torch")
+    torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+
+
+_TORCH_PRINT = ("precision", "threshold", "edgeitems", "linewidth", "sci_mode")
+
+
+def _torch_options() -> Any:
+    torch = _loaded("torch")
+    if torch is None:
+        return None
+    printing = torch._tensor_str.PRINT_OPTS  # noqa: SLF001
+    return {
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "print": {name: getattr(printing, name) for name in _TORCH_PRINT},
+        "grad": torch.is_grad_enabled(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+        "anomaly": torch.is_anomaly_enabled(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _set_torch_options(options: dict[str, Any]) -> None:
+    torch = importlib.import_module("torch")
+    torch.set_default_dtype(getattr(torch, options["dtype"]))
+    for name, value in options["print"].items():
+        setattr(torch._tensor_str.PRINT_OPTS, name, value)  # noqa: SLF001
+    torch.set_grad_enabled(options["grad"])
+    torch.use_deterministic_algorithms(options["deterministic"])
+    torch.set_float32_matmul_precision(options["precision"])
+    torch.autograd.set_detect_anomaly(options["anomaly"])
+    if torch.get_num_threads() != options["threads"]:
+        torch.set_num_threads(options["threads"])
+
+
+def _pandas_options() -> Any:
+    if _loaded("pandas") is None:
+        return None
+    config = sys.modules["pandas._config.config"]
+    defaults = config._registered_options  # noqa: SLF001
+    changed: dict[str, Any] = {}
+    _walk(config._global_config, "", defaults, changed)  # noqa: SLF001
+    return changed
+
+
+def _walk(
+    tree: dict[str, Any], prefix: str, defaults: dict[str, Any], changed: dict[str, Any]
+) -> None:
+    for key, value in tree.items():
+        name = prefix + key
+        if isinstance(value, dict) and name not in defaults:
+            _walk(value, name + ".", defaults, changed)
+        elif name in defaults and value != defaults[name].defval:
+            changed[name] = value
+
+
+def _set_pandas_options(options: dict[str, Any]) -> None:
+    pandas = importlib.import_module("pandas")
+    for name in _pandas_options():
+        if name not in options:
+            pandas.reset_option(name)
+    for name, value in options.items():
+        pandas.set_option(name, value)
+
+
+_NOT_STYLE = {"backend", "backend_fallback", "interactive"}
+
+
+def _matplotlib_parameters() -> Any:
+    matplotlib = _loaded("matplotlib")
+    if matplotlib is None:
+        return None
+    # dict's own items(): asking RcParams for the backend would choose one.
+    values = {key: value for key, value in dict.items(matplotlib.rcParams) if key not in _NOT_STYLE}
+    backend = dict.get(matplotlib.rcParams, "backend")
+    return {"style": values, "backend": backend if isinstance(backend, str) else None}
+
+
+def _set_matplotlib_parameters(state: dict[str, Any]) -> None:
+    matplotlib = importlib.import_module("matplotlib")
+    for key, value in state["style"].items():
+        dict.__setitem__(matplotlib.rcParams, key, value)
+    backend = state["backend"]
+    if backend is not None and dict.get(matplotlib.rcParams, "backend") != backend:
+        if "matplotlib.pyplot" in sys.modules:
+            sys.modules["matplotlib.pyplot"].switch_backend(backend)
+        else:
+            matplotlib.use(backend)
+
+
+SECTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "numpy.random": (_numpy_random, _set_numpy_random),
+    "numpy.print": (_numpy_print, _set_numpy_print),
+    "numpy.errors": (_numpy_errors, _set_numpy_errors),
+    "torch.options": (_torch_options, _set_torch_options),
+    "torch.random": (_torch_random, _set_torch_random),
+    "pandas.options": (_pandas_options, _set_pandas_options),
+    "matplotlib": (_matplotlib_parameters, _set_matplotlib_parameters),
+}
+"""Each section's name with what reads it and what sets it."""

@@ -1,0 +1,189 @@
+"""torch storages, tensors and their gradients: what shares memory goes on sharing it.
+
+Used only when the user's kernel has loaded torch. Storages are known by their address, because a
+tensor, its views, its `.data` and its `.numpy()` reach one storage through different objects. A
+storage that lies in a numpy array's memory (`torch.from_numpy`) is a view on that array.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+from notebookos_ext.kernel.arrays import owners_of
+from notebookos_ext.kernel.reduction import Reduced, Reduction
+
+
+class StorageRoot:
+    """One piece of memory that torch owns, or that lies in a numpy array; one per survey and address."""
+
+    def __init__(self, storage: Any, owner: Any = None, offset: int = 0) -> None:
+        self.storage = storage
+        self.owner = owner
+        self.offset = offset
+
+
+def storage_root(pickler: Reduction, storage: Any) -> tuple[StorageRoot, int]:
+    """The root of a CPU storage and the address where it starts."""
+    start, size = int(storage.data_ptr()), int(storage.nbytes())
+    if not size:
+        return StorageRoot(storage), start
+    owners = owners_of(pickler.session)
+    owner = owners.find(start, start + size)
+    if owner is None:
+        root = owners.foreign_root(start, start + size, StorageRoot(storage))
+    else:
+        first, array = owner
+        root = owners.foreign_root(start, start + size, StorageRoot(storage, array, start - first))
+    return root, start
+
+
+def reduce_root(pickler: Reduction, root: StorageRoot) -> Reduced:
+    """A root is its bytes, or a place in an array."""
+    size = int(root.storage.nbytes())
+    if root.owner is not None:
+        return load_storage_in_array, (root.owner, root.offset, size)
+    if not size:
+        return load_storage, (b"",)
+    data = (ctypes.c_char * size).from_address(root.storage.data_ptr())
+    return load_storage, (pickler.buffer(memoryview(data).cast("B")),)
+
+
+def reduce_untyped(pickler: Reduction, storage: Any) -> Reduced:
+    """A storage object is its root, or for other devices a copy in host memory."""
+    if storage.device.type == "cpu":
+        return same, (storage_root(pickler, storage)[0],)
+    if storage.device.type == "meta":
+        return pickler.hold(storage, "a meta tensor's storage has no data")
+    return load_on_device, (StorageRoot(storage.cpu()), str(storage.device))
+
+
+def reduce_typed(_: Reduction, storage: Any) -> Reduced:
+    """A typed storage is a thin cover of an untyped one."""
+    return load_typed, (storage._untyped_storage, storage.dtype)  # noqa: SLF001
+
+
+def reduce_tensor(pickler: Reduction, tensor: Any) -> Reduced:
+    """Torch's own reduction, with the gradient that it leaves out."""
+    if tensor.grad_fn is not None:
+        return _reduce_computed(pickler, tensor)
+    reduced = pickler.plain(tensor)
+    if not isinstance(reduced, tuple) or len(reduced) > 2 or not tensor.requires_grad:
+        return reduced
+    gradient = tensor.grad
+    if gradient is None:
+        return reduced
+    return (*reduced, gradient, None, None, set_gradient)
+
+
+def _reduce_computed(pickler: Reduction, tensor: Any) -> Reduced:
+    """A tensor with a history: its values travel; the graph behind it does not."""
+    if graph_is_alive(tensor.grad_fn):
+        pickler.lose(tensor, "the graph for backward() lives in this process")
+    return load_computed, (tensor.detach(),)
+
+
+def graph_is_alive(node: Any, limit: int = 200) -> bool:
+    """Whether backward() could still run: torch frees what a node saved once it has run."""
+    waiting, seen = [node], set()
+    while waiting and len(seen) < limit:
+        current = waiting.pop()
+        if current is None or current in seen:
+            continue
+        seen.add(current)
+        if type(current).__name__ == "AccumulateGrad":
+            continue
+        for name in dir(current):
+            if name.startswith("_saved_") or name == "saved_tensors":
+                try:
+                    getattr(current, name)
+                except RuntimeError:
+                    return False
+        waiting.extend(following for following, _ in current.next_functions)
+    return True
+
+
+def reduce_dtype(pickler: Reduction, dtype: Any) -> Reduced:
+    """dtypes, layouts and memory formats are found by name."""
+    pickler.separate(dtype)
+    return pickler.plain(dtype)
+
+
+def reduce_script(pickler: Reduction, module: Any) -> Reduced:
+    """A scripted module is the archive that torch.jit writes."""
+    from io import BytesIO  # noqa: PLC0415
+
+    archive = BytesIO()
+    sys.modules["torch"].jit.save(module, archive)
+    return load_script, (pickler.buffer(archive.getbuffer()),)
+
+
+def same(value: Any) -> Any:
+    """The value itself."""
+    return value
+
+
+def load_storage(data: Any) -> Any:
+    """A storage that owns its memory."""
+    torch = __import__("torch")
+    size = memoryview(data).nbytes
+    storage = torch.UntypedStorage(size)
+    if size:
+        ctypes.memmove(storage.data_ptr(), (ctypes.c_char * size).from_buffer_copy(data), size)
+    return storage
+
+
+def load_storage_in_array(owner: Any, offset: int, size: int) -> Any:
+    """A storage on memory that a numpy array owns."""
+    torch = __import__("torch")
+    flat = (
+        owner.reshape(-1).view("u1")
+        if owner.flags.c_contiguous
+        else owner.ravel(order="K").view("u1")
+    )
+    return torch.from_numpy(flat[offset : offset + size]).untyped_storage()
+
+
+def load_typed(storage: Any, dtype: Any) -> Any:
+    """A typed storage around an untyped one."""
+    torch = __import__("torch")
+    return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def load_on_device(storage: Any, device: str) -> Any:
+    """Back on the device of that number if this replica has it, else in host memory."""
+    torch = __import__("torch")
+    kind, _, index = device.partition(":")
+    if kind == "cuda" and torch.cuda.is_available() and int(index or 0) < torch.cuda.device_count():
+        return storage.cuda(int(index or 0))
+    return storage
+
+
+def load_computed(values: Any) -> Any:
+    """The values of a tensor whose graph stayed behind."""
+    return values
+
+
+def set_gradient(tensor: Any, gradient: Any) -> None:
+    """Give a leaf tensor its gradient back."""
+    tensor.grad = gradient
+
+
+def load_array_over(
+    storage: Any, offset: int, dtype: Any, shape: Any, strides: Any, writable: bool
+) -> Any:
+    """A numpy array over a tensor's memory."""
+    torch, numpy = __import__("torch"), __import__("numpy")
+    flat = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+    view = numpy.ndarray(shape, dtype=dtype, buffer=flat, offset=offset, strides=strides)
+    if not writable:
+        view.flags.writeable = False
+    return view
+
+
+def load_script(data: Any) -> Any:
+    """A scripted module from its archive."""
+    from io import BytesIO  # noqa: PLC0415
+
+    return __import__("torch").jit.load(BytesIO(bytes(data)))

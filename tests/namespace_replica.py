@@ -1,0 +1,161 @@
+"""A replica for tests: the real shell and synchronizer in a process of its own, told what to do.
+
+`python -m namespace_replica SOCKET_FD` is a template: it imports what the scenarios use once and
+forks a replica for each request, so that a pair of replicas costs milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import pickle
+import signal
+import socket
+import struct
+import sys
+from pathlib import Path
+from typing import Any
+
+IMPORTED = ("numpy", "pandas", "torch", "sklearn.linear_model", "matplotlib.pyplot", "ipywidgets")
+
+
+def send(stream: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
+    """One message, with descriptors beside its first bytes."""
+    data = pickle.dumps(message)
+    head = struct.pack(">Q", len(data))
+    if descriptors:
+        socket.send_fds(stream, [head], list(descriptors))
+    else:
+        stream.sendall(head)
+    stream.sendall(data)
+
+
+def receive(stream: socket.socket) -> tuple[Any, list[int]]:
+    """The next message and its descriptors; EOFError at the end."""
+    head, descriptors, _, _ = socket.recv_fds(stream, 8, 4)
+    if not head:
+        raise EOFError
+    while len(head) < 8:
+        head += stream.recv(8 - len(head))
+    left, parts = struct.unpack(">Q", head)[0], []
+    while left:
+        part = stream.recv(min(left, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        left -= len(part)
+    return pickle.loads(b"".join(parts)), descriptors
+
+
+class Folder:
+    """A checkpoint store in a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+        self.puts: list[tuple[str, int]] = []
+
+    def put(self, digest: str, data: bytes) -> None:
+        self.puts.append((digest, len(data)))
+        (self.path / digest).write_bytes(data)
+
+    def fetch(self, digest: str) -> bytes:
+        return (self.path / digest).read_bytes()
+
+
+class Replica:
+    """What runs in the forked process."""
+
+    def __init__(self, store: str, options: dict[str, int]) -> None:
+        from IPython.core.interactiveshell import InteractiveShell
+
+        from notebookos_ext.kernel.synchronizer import Synchronizer, SyncOptions
+
+        self.shell = InteractiveShell.instance()
+        self.store = Folder(store)
+        self.synchronizer = Synchronizer(
+            self.shell,
+            options=SyncOptions(**options),
+            put_chunk=self.store.put,
+            fetch_chunk=self.store.fetch,
+        )
+
+    def run(self, code: str) -> tuple[str, str]:
+        """Run a cell; returns what it printed and the error that it raised."""
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            result = self.shell.run_cell(code, store_history=True)
+        error = result.error_before_exec or result.error_in_exec
+        return output.getvalue(), "" if error is None else f"{type(error).__name__}: {error}"
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the namespace, which must be picklable."""
+        return eval(expression, self.shell.user_ns)
+
+    def collect(self) -> tuple[bytes, bytes, tuple[str, ...]] | None:
+        import msgspec
+
+        collected = self.synchronizer.collect()
+        if collected is None:
+            return None
+        late = b""
+        if collected.late is not None:
+            late = msgspec.msgpack.encode(self.synchronizer.ship_late(collected.late))
+        return msgspec.msgpack.encode(collected.delta), late, collected.notes
+
+    def apply(self, data: bytes) -> tuple[str, ...]:
+        import msgspec
+
+        from notebookos_ext.cluster.entries import Delta
+
+        return self.synchronizer.apply(msgspec.msgpack.decode(data, type=Delta))
+
+    def held(self) -> list[tuple[str, str, str]]:
+        return [(each.name, each.type_name, each.reason) for each in self.synchronizer.held]
+
+    def gpu_names(self) -> tuple[str, ...]:
+        return self.synchronizer.gpu_names
+
+    def forget_all(self) -> None:
+        self.synchronizer.forget_all()
+
+
+def serve(stream: socket.socket, store: str, options: dict[str, int]) -> None:
+    """Answer requests until the test closes the socket."""
+    replica = Replica(store, options)
+    while True:
+        try:
+            (method, arguments), _ = receive(stream)
+        except EOFError:
+            return
+        try:
+            answer = (True, getattr(replica, method)(*arguments))
+        except Exception as error:
+            import traceback
+
+            answer = (False, f"{error}\n{traceback.format_exc()}")
+        send(stream, answer)
+
+
+def template(control: socket.socket) -> None:
+    """Import, then fork a replica per request."""
+    import importlib
+
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    while True:
+        try:
+            (store, options), descriptors = receive(control)
+        except EOFError:
+            return
+        if os.fork() == 0:
+            control.close()
+            with contextlib.suppress(BrokenPipeError):
+                serve(socket.socket(fileno=descriptors[0]), store, options)
+            os._exit(0)
+        os.close(descriptors[0])
+
+
+if __name__ == "__main__":
+    template(socket.socket(fileno=int(sys.argv[1])))
