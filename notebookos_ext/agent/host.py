@@ -28,6 +28,7 @@ from notebookos_ext.agent.control import ControlServer
 from notebookos_ext.agent.inventory import HostInventory
 from notebookos_ext.agent.kernels import HostedKernel, HostTools
 from notebookos_ext.agent.leases import Lease
+from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.procfs import descendants, kill
 from notebookos_ext.agent.reaper import Reaper
@@ -96,7 +97,6 @@ class HostAgent:
         self._lease = Lease(clock, config.lease_s)
         self._reaper = Reaper()
         self._kernels: dict[KernelId, HostedKernel] = {}
-        self._opening = asyncio.Lock()
         self._ending = asyncio.Event()
         self._ended = asyncio.Event()
         self._delete_logs = False
@@ -119,6 +119,7 @@ class HostAgent:
             rng=rng,
             on_committed=self._committed,
         )
+        self._sessions = SessionBook(self._folder / "sessions")
         self._templates = Templates(
             self._folder, reaper=self._reaper, hash_seed=config.hash_seed, preload=config.preload
         )
@@ -132,6 +133,7 @@ class HostAgent:
             reaper=self._reaper,
             socket_folder=Path(config.socket_folder),
             log_folder=self._folder / "replicas",
+            sessions=self._sessions,
             notify=self._control.notify,
         )
         self._handlers: dict[type, Handler] = {
@@ -156,6 +158,7 @@ class HostAgent:
         """Serve until the end. Raises NotebookOSError when it cannot even begin."""
         loop = asyncio.get_running_loop()
         self._reaper.start()
+        await asyncio.to_thread(self._sessions.end_all)
         try:
             await self._control.start()
             await self._transport.start()
@@ -191,6 +194,7 @@ class HostAgent:
         await _logged(self._transport.close())
         self._templates.close()
         await self._end_descendants()
+        await asyncio.to_thread(self._sessions.end_all)
         self._store_threads.shutdown(wait=True, cancel_futures=True)
         if self._delete_logs:
             for name in ("kernels", "replicas", "importable"):
@@ -270,22 +274,19 @@ class HostAgent:
 
     async def _open(self, request: OpenKernel) -> Done:
         _check_name(request.kernel)
-        async with self._opening:
-            known = self._kernels.get(request.kernel)
-            if known is not None and known.log_key != request.log_key:
-                raise InvalidRequest(f"kernel {request.kernel} is open with another log key")
+        known = self._kernels.get(request.kernel)
+        if known is not None and known.log_key != request.log_key:
+            raise InvalidRequest(f"kernel {request.kernel} is open with another log key")
+        # Entries may be committed while it opens.
+        kernel = known or HostedKernel(request.kernel, request.log_key, self._tools)
+        self._kernels[request.kernel] = kernel
+        try:
+            await self._members.open(request.kernel, request.members, campaign=request.campaign)
+        except BaseException:
             if known is None:
-                # Entries may be committed while it opens.
-                kernel = HostedKernel(request.kernel, request.log_key, self._tools)
-                self._kernels[request.kernel] = kernel
-                try:
-                    await self._members.open(
-                        request.kernel, request.members, campaign=request.campaign
-                    )
-                except BaseException:
-                    del self._kernels[request.kernel]
-                    raise
-                kernel.catch_up()
+                self._kernels.pop(request.kernel, None)
+            raise
+        kernel.catch_up()
         return Done()
 
     async def _new_epoch(self, request: NewEpoch) -> Done:

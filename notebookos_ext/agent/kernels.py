@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ import msgspec
 from notebookos_ext.agent.binding import DeviceBindings
 from notebookos_ext.agent.chunks import Chunks
 from notebookos_ext.agent.history import History, Verdict
+from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.processes import start_replica
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.sessions import ReplicaSession
@@ -39,6 +41,8 @@ PROGRESS_S = 0.5
 """Progress of a replica is told at most this often."""
 SETTLE_S = 15.0
 """How long the commits of a dead replica are waited for before its end is told."""
+CLOSE_SETTLE_S = 2.0
+"""The same when the kernel is closed here, perhaps together with the other hosts."""
 STUCK_S = 30.0
 """A replica that applies nothing for so long is named in a warning."""
 
@@ -65,6 +69,7 @@ class HostTools(msgspec.Struct, frozen=True):
     reaper: Reaper
     socket_folder: Path
     log_folder: Path
+    sessions: SessionBook
     notify: Callable[[AgentNotice], None]
 
 
@@ -199,6 +204,10 @@ class HostedKernel:
     async def close(self, grace_s: float) -> None:
         """End the replica and whatever is under way; the member is closed by the caller."""
         await self.stop_replica(grace_s)
+        if self.session is not None:
+            # A reply may have promised what the replica sent last.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.session.settled(), CLOSE_SETTLE_S)
         self._closed = True
         if self._progress_timer is not None:
             self._progress_timer.cancel()
@@ -242,6 +251,7 @@ class HostedKernel:
             on_message=session.receive,
             on_room=session.room,
         )
+        tools.sessions.add(process.pid)
         session.begin(process)
         self.session = session
         log.info("replica %s (launch %d) is %d", request.replica, request.launch, process.pid)

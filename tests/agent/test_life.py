@@ -139,10 +139,12 @@ def test_a_killed_agent_takes_its_replicas_along_and_its_log_brings_them_back(
             await hosts.open_kernel()
             await hosts["host-1"].request(NewEpoch(KERNEL, 1), Done)
             await hosts.launch(1, epoch=1)
-            await hosts["host-1"].request(begin("commit x", 1), AttemptBegun)
+            await hosts["host-1"].request(begin("commit x;spawn-in-session", 1), AttemptBegun)
             await hosts["host-1"].notice(AttemptEnded)
+            await until(lambda: any("child" in fact for fact in hosts.replica_log(1)))
+            (child,) = [fact["child"] for fact in hosts.replica_log(1) if "child" in fact]
             incarnation = hosts["host-1"].attached.spec.incarnation
-            everything = family(hosts, "host-1")
+            everything = [pid for pid in family(hosts, "host-1") if pid != child]
             kill(everything[0])
             await until_ended(hosts, "host-1")
             await until(lambda: not any(map(is_running, everything)))
@@ -151,6 +153,8 @@ def test_a_killed_agent_takes_its_replicas_along_and_its_log_brings_them_back(
             hosts.control_path("host-1").unlink()
             hosts.start("host-1")
             await hosts.attach("host-1")
+            # What the replica had started is ended by the next agent of the folder.
+            await until(lambda: not is_running(child))
             assert hosts["host-1"].attached.spec.incarnation != incarnation
             assert hosts["host-1"].attached.kernels == ()
             await hosts.open_kernel()
