@@ -29,6 +29,9 @@ class Chunks:
     def put(self, digest: str, data: bytes, on_done: Callable[[], None]) -> None:
         """Begin to write a chunk; `on_done` is called when it is written or has failed."""
         task = self._writing.get(digest)
+        if task is None and digest in self._kept:
+            on_done()
+            return
         if task is None:
             task = asyncio.create_task(self._write(digest, data))
             self._writing[digest] = task

@@ -213,6 +213,21 @@ def test_a_closed_member_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     run(story())
 
 
+def test_many_launches_leave_no_descriptor_behind(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Hosts(tmp_path) as hosts:
+            await hosts.open_kernel()
+            agent = psutil.Process(hosts.processes["host-1"].pid)
+            await hosts.launch(1)
+            await hosts.launch(1)
+            before = agent.num_fds()
+            for _ in range(10):
+                await hosts.launch(1)
+            await until(lambda: agent.num_fds() <= before)
+
+    run(story())
+
+
 # ---- interpreters -------------------------------------------------------------------------------
 
 
