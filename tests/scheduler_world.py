@@ -119,13 +119,9 @@ class World:
         self.beginning.append(action)
 
     def close_attempt(self, action: a.CloseAttempt) -> None:
-        found = [
-            x
-            for x in self.beginning + self.running
-            if (x.kernel, x.attempt) == (action.kernel, action.attempt)
-        ]
-        self.beginning = [x for x in self.beginning if x not in found]
-        self.running = [x for x in self.running if x not in found]
+        number = (action.kernel, action.attempt)
+        self.beginning = [x for x in self.beginning if (x.kernel, x.attempt) != number]
+        self.running = [x for x in self.running if (x.kernel, x.attempt) != number]
         key = (action.kernel, action.cell)
         if action.ends_cell:
             del self.told[key]
@@ -133,8 +129,6 @@ class World:
             self.told[key] = "submitted"
         if action.members:
             self.closing.append(action)
-        elif found:
-            self.lose(found[0].kernel, action.cell, action.attempt, found[0].replica)
 
     def lose(self, kernel: KernelId, cell: CellId, attempt: int, replica: ReplicaId) -> None:
         ledger = self.ledgers[kernel]
@@ -183,6 +177,14 @@ class World:
     def begin(self, action: a.StartAttempt) -> None:
         self.beginning.remove(action)
         ledger = self.ledgers[action.kernel]
+        if ledger.lead is not None:
+            # LOST could not be committed when nobody was left; agents do it before the next LEAD.
+            older = ledger.lead
+            assert older.attempt < action.attempt
+            assert older.attempt not in [
+                x.attempt for x in self.closing if x.kernel == action.kernel
+            ]
+            self.lose(action.kernel, older.cell, older.attempt, older.replica)
         lead = LeadEntry(ledger.epoch, action.cell, action.attempt, action.replica)
         assert ledger.accept(lead), "the scheduler began an attempt that agents would not count"
         self.running.append(action)

@@ -85,9 +85,9 @@ def choose_devices(
         return None
     if len(known) == count and set(known) <= set(free):
         return known
-    preferred = [device for device in free if device in known]
     others = [device for device in free if device not in known]
-    return tuple((preferred + others)[:count])
+    left_out = set(others[max(0, count - (len(free) - len(others))) :])
+    return tuple(device for device in free if device not in left_out)[:count]
 
 
 def gpus_text(count: int) -> str:

@@ -110,7 +110,8 @@ def _not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wa
         return Wait(f"the kernel waits for hosts: it needs {count}, {ready} ready")
     if kernel.attempt is not None:
         if kernel.attempt.phase is Phase.CLOSING:
-            return Wait("the previous cell is being closed, because its replica is gone")
+            why = "it was interrupted" if kernel.attempt.cancelled else "its replica is gone"
+            return Wait(f"the previous cell is being closed, because {why}")
         return Wait("the previous cell is still being committed")
     if kernel.waiting and kernel.waiting[0] is not waiting:
         return Wait("waits for the cell before it")
