@@ -68,6 +68,8 @@ class Group:
         self.known_lengths: dict[str, tuple[int, int]] = {}
         self.open_reads: dict[str, int] = {}
         self.read_results: dict[str, int] = {}
+        self.turn: Callable[[str], None] = self.pump_if_idle
+        """What a member does after each message; a test may make it slower."""
         for name in self.names:
             self.start(name)
 
@@ -200,13 +202,16 @@ class Group:
         while self.begin_save(name):
             self.finish_save(name)
 
+    def pump_if_idle(self, name: str) -> None:
+        if self.members[name].saving is None:
+            self.pump(name)
+
     def deliver(self, message: Message) -> None:
         node = self.members[message.to].node
         if node is not None:
             node.step(message)
             self.check()
-            if self.members[message.to].saving is None:
-                self.pump(message.to)
+            self.turn(message.to)
 
     # -- the network -----------------------------------------------------------------------
 
@@ -241,8 +246,7 @@ class Group:
     def settle(self, limit: int = 20_000) -> None:
         """Deliver in order until nobody says anything more."""
         for name in self.up:
-            if self.members[name].saving is None:
-                self.pump(name)
+            self.pump_if_idle(name)
         for _ in range(limit):
             if not self.network:
                 return

@@ -35,6 +35,7 @@ INLINE_SAVE_BYTES_MAX = 64_000
 RETRY_TICKS = 5
 """What is still unanswered is asked again this often; identities make that harmless."""
 FULL_DISK_RETRY_TICKS = 10
+RECONCILE_TICKS = 50
 
 _log = logging.getLogger(__name__)
 
@@ -232,6 +233,10 @@ class Member:
                 self.pump()
             return
         self.node.tick()
+        if self.node.lost and self._ticks % RECONCILE_TICKS == 0:
+            # Somebody else reported a loss that the connection has not confirmed since.
+            for host in self.node.lost & self._carrier.up:
+                self.node.member_back(host)
         if self._ticks % RETRY_TICKS == 0:
             self._ask_again()
         self.pump()

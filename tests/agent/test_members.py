@@ -273,6 +273,17 @@ def test_a_lost_leader_is_replaced_without_a_time_out(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_a_reported_loss_that_was_none_is_forgotten(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        for host in (A, C):
+            cluster[host].members.peer_lost(B)
+        await cluster[A].members.propose(K, b"x", "x")
+        await until(lambda: all(cluster[host].members.status(K).resting for host in HOSTS))
+
+    run(tmp_path, story)
+
+
 def test_leadership_moves(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         await cluster.open()

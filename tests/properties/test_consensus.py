@@ -12,6 +12,7 @@ import random
 import pytest
 from raft_group import Group
 
+from notebookos_ext.cluster.consensus.messages import TimeoutNow
 from notebookos_ext.cluster.consensus.ready import Timing
 
 SEEDS = range(int(os.environ.get("NOTEBOOKOS_RAFT_SEEDS", "200")))
@@ -37,6 +38,8 @@ class Chaos:
         self.acknowledged: set[str] = set()
         self.loss = self.rng.choice([0.0, 0.02, 0.15])
         self.doubling = self.rng.choice([0.0, 0.05])
+        self.slowness = self.rng.choice([0.0, 0.1, 0.5])
+        self.group.turn = self.move
         self.disorder = self.rng.choice([0.0, 0.3, 1.0])
         self.steps = [
             (self.deliver, 60),
@@ -44,12 +47,12 @@ class Chaos:
             (self.propose, 8),
             (self.retry, 2),
             (self.read, 2),
-            (self.slow_save, 5),
-            (self.finish_save, 4),
+            (self.finish_save, 16),
             (self.crash, self.rng.choice([0, 1, 2])),
-            (self.crash_in_save, self.rng.choice([0, 1])),
-            (self.start, 2),
+            (self.crash_in_save, self.rng.choice([0, 1, 2])),
+            (self.start, 4),
             (self.campaign, self.rng.choice([0, 1])),
+            (self.force_election, self.rng.choice([0, 1, 4])),
             (self.transfer, self.rng.choice([0, 1])),
             (self.partition, self.rng.choice([0, 1])),
             (self.heal, 1),
@@ -84,8 +87,12 @@ class Chaos:
         self.group.deliver(message)
 
     def move(self, name: str) -> None:
-        if self.group.members[name].saving is None:
-            self.group.pump(name)
+        """Let a member do what it wants; while its disk is slow, other things happen to it."""
+        while self.group.members[name].saving is None:
+            if not self.group.begin_save(name):
+                return
+            if self.rng.random() >= self.slowness:
+                self.group.finish_save(name)
 
     def tick(self) -> None:
         if name := self.somebody():
@@ -113,17 +120,13 @@ class Chaos:
             self.group.node(name).read(read_id)
             self.move(name)
 
-    def slow_save(self) -> None:
-        """A disk that takes its time: other things happen to the member meanwhile."""
-        if (name := self.somebody()) and self.group.members[name].saving is None:
-            self.group.node(name).tick()
-            self.group.begin_save(name)
+    def saving(self) -> list[str]:
+        return [name for name in self.group.up if self.group.members[name].saving is not None]
 
     def finish_save(self) -> None:
-        saving = [name for name in self.group.up if self.group.members[name].saving is not None]
-        for name in saving:
+        for name in self.saving():
             self.group.send(self.group.node(name).take_early())
-        if saving:
+        if saving := self.saving():
             name = self.rng.choice(saving)
             self.group.finish_save(name)
             self.move(name)
@@ -136,9 +139,21 @@ class Chaos:
                 self.move(name)
 
     def crash_in_save(self) -> None:
-        """Saved, but nobody hears of it."""
-        if (name := self.somebody()) and self.group.members[name].saving is not None:
-            self.group.finish_save(name, crash_before_sending=True)
+        """Before the disk has it, or after, but before anybody hears of it."""
+        if saving := self.saving():
+            name = self.rng.choice(saving)
+            if self.rng.random() < 0.5:
+                self.group.crash(name)
+            else:
+                self.group.finish_save(name, crash_before_sending=True)
+            if self.rng.random() < 0.7:
+                self.group.start(name)
+
+    def force_election(self) -> None:
+        """An election that nobody can defend against, as after any handover."""
+        if (name := self.somebody()) and (leader := self.group.node(name).leader):
+            self.group.node(name).step(TimeoutNow(leader, name, self.group.node(name).term))
+            self.move(name)
 
     def start(self) -> None:
         down = [name for name in self.group.names if name not in self.group.up]
@@ -187,6 +202,7 @@ class Chaos:
     def recover(self) -> None:
         """Once everything works again, the group must go on with all it ever acknowledged."""
         group = self.group
+        group.turn = group.pump_if_idle
         group.heal()
         for name in group.names:
             if name not in group.up:

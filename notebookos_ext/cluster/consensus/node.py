@@ -104,6 +104,11 @@ class Node:
         """Whom it voted for in that term; empty: nobody."""
         return self._hard_state.vote
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """The members whose hosts were reported lost and not yet back."""
+        return frozenset(self._lost)
+
     # -- what happens to a member ------------------------------------------------------------
 
     def tick(self) -> None:
