@@ -14,7 +14,7 @@ tested without a kernel, and misbehaves on demand. A cell id is words joined by 
 
 What happens is printed as JSON lines into the replica's log. `PLAN` in the environment is a JSON
 object: `refuse` (a reason for Prepare), `recycle`, `mute` (do not answer Prepare), `broken` (a name
-that cannot be applied), `stubborn` (ignore Stop and SIGTERM).
+that cannot be applied), `stubborn` (ignore Stop and SIGTERM), `dead` (last words at its start).
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ class FakeReplica:
 
     def run(self) -> None:
         self.send(0, ReplicaHello(os.getpid(), sys.executable, "none"))
+        if "dead" in self.plan:
+            sys.exit(str(self.plan["dead"]))
         say(visible=os.environ.get("CUDA_VISIBLE_DEVICES"), seed=os.environ.get("PYTHONHASHSEED"))
         self.send(0, ReplicaServing({"shell": "ipc:///nowhere"}))
         while data := self.connection.recv(1 << 20):

@@ -50,6 +50,9 @@ def main(arguments: list[str]) -> int:
         logging.getLogger(__name__).warning("cannot run: %s", error)
         print(f"host agent: {error.message} {error.hint}".rstrip(), file=sys.stderr)
         return EXIT_UNUSABLE
+    except OSError as error:
+        print(f"host agent: it cannot run: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE
     return 0
 
 

@@ -74,7 +74,7 @@ class ControlServer:
 
     def notify(self, notice: AgentNotice) -> None:
         """Tell the controller, now or as soon as one attaches."""
-        if self._controller is None:
+        if self._controller is None or not self._controller.is_open:
             self._kept.append(notice)
         else:
             self._controller.send(0, notice)
@@ -172,10 +172,15 @@ class _Connection(asyncio.Protocol):
         self._stranger_bytes = 0
         self._patience: asyncio.TimerHandle | None = None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether what is sent can still arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
     def send(self, sequence: int, body: AgentAnswer | AgentNotice) -> None:
         """Write an answer or (0) a notice; to a closed connection it goes nowhere."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or not self.is_open:
             return
         transport.write(encode_frame(FromAgent(sequence=sequence, body=body)))
         if transport.get_write_buffer_size() > UNREAD_BYTES:
@@ -206,7 +211,7 @@ class _Connection(asyncio.Protocol):
                 return
         try:
             for request in self._decoder.feed(data):
-                if self._transport is None or self._transport.is_closing():
+                if not self.is_open:
                     return
                 self._take(request)
         except ProtocolError as error:

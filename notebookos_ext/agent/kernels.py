@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +19,7 @@ from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.processes import start_replica
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.sessions import ReplicaSession
-from notebookos_ext.agent.templates import Templates
+from notebookos_ext.agent.templates import Templates, explain_failure, tail
 from notebookos_ext.cluster.consensus.messages import Entry
 from notebookos_ext.cluster.entries import EpochEntry, LogEntry, encode_entry
 from notebookos_ext.cluster.messages import (
@@ -221,11 +221,12 @@ class HostedKernel:
         log.warning("kernel %s: %s", self.kernel, message)
         self.tools.notify(AgentWarning(kernel=self.kernel, message=message))
 
-    def spawn(self, work: Awaitable[None]) -> None:
+    def spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Run something in the background until the kernel is closed here."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def log_path(self, replica: ReplicaId) -> Path:
         """Where the replica's own output goes (what its kernel does not send to clients)."""
@@ -256,7 +257,8 @@ class HostedKernel:
         self.session = session
         log.info("replica %s (launch %d) is %d", request.replica, request.launch, process.pid)
         process.ended.add_done_callback(lambda ended: self._ended(session, ended.result()))
-        self.spawn(self._announce(session))
+        announcing = self.spawn(self._announce(session))
+        process.ended.add_done_callback(lambda _: announcing.cancel())
 
     async def _announce(self, session: ReplicaSession) -> None:
         """Say ReplicaReady when it serves and has everything that was committed before."""
@@ -271,8 +273,6 @@ class HostedKernel:
         session.feed.pump()
         await session.serving.wait()
         while not await session.feed.caught_up(STUCK_S):
-            if not session.is_alive:
-                return
             self.warn(f"replica {session.launch.replica} cannot load the kernel's variables")
         session.is_ready = True
         self.tools.notify(
@@ -289,7 +289,12 @@ class HostedKernel:
         process = session.process
         self.tools.bindings.release_all(process.pid)
         log.info("replica %s (process %d) %s", session.launch.replica, process.pid, words)
-        self.spawn(self._tell_end(session, session.end_reason or words))
+        reason = session.end_reason or words
+        if not (session.is_ready or process.stop_requested):
+            # It never worked: its own last words say more than its exit status.
+            said = tail(self.log_path(session.launch.replica), process.log_start)
+            reason = explain_failure(session.launch.python, said, words)
+        self.spawn(self._tell_end(session, reason))
 
     async def _tell_end(self, session: ReplicaSession, reason: str) -> None:
         # What it sent before it died may close its attempt: only then is the attempt not lost.

@@ -50,6 +50,8 @@ class ReplicaProcess:
         self.launch = launch
         self.pid = 0
         self.stop_requested = False
+        self.log_start = 0
+        """Where in its log file this process began to write."""
         loop = asyncio.get_running_loop()
         self.greeted: asyncio.Future[ReplicaHello] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
@@ -135,6 +137,7 @@ async def start_replica(
     try:
         with theirs:
             log_file = open_log(log_path)
+            process.log_start = os.fstat(log_file).st_size
             try:
                 request = ForkReplica(
                     launch=launch, socket_folder=str(socket_folder), agent_pid=os.getpid()
@@ -156,7 +159,8 @@ async def start_replica(
             raise LaunchFailed(template.ended.result())
         if process.greeted.done():
             words = "ended before its first message"
-            raise LaunchFailed(explain_failure(launch.python, tail(log_path), words))
+            said = tail(log_path, process.log_start)
+            raise LaunchFailed(explain_failure(launch.python, said, words))
         raise LaunchFailed(
             f"{launch.python} did not start a replica within {HELLO_TIMEOUT_S:g} s",
             hint=f"Its output is in {template.log_path}.",

@@ -55,10 +55,10 @@ def explain_failure(python: str, log_text: str, words: str) -> str:
     return f"{python} cannot run a replica: it {words}" + (f" ({lines[-1]})" if lines else "")
 
 
-def tail(path: Path) -> str:
-    """The end of a log file, for an explanation."""
+def tail(path: Path, start: int = 0) -> str:
+    """The end of a log file, at most from byte `start` on, for an explanation."""
     with contextlib.suppress(OSError), path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        file.seek(max(start, path.stat().st_size - TAIL_BYTES))
         return file.read().decode(errors="replace")
     return ""
 

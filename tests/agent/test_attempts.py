@@ -26,6 +26,8 @@ from notebookos_ext.cluster.messages import (
 )
 from notebookos_ext.cluster.model import CellId, DeviceId, KernelId, Outcome, replica_id
 
+pytestmark = pytest.mark.apart
+
 OTHER = KernelId("kernel-2")
 SIM_0, SIM_1 = "SIM-host-1-0", "SIM-host-1-1"
 COMMITTED = {"answered": "Committed", "error": ""}

@@ -40,6 +40,8 @@ from notebookos_ext.cluster.model import DeviceKind, KernelId
 from notebookos_ext.errors import InvalidRequest, NotFound, Refused
 from notebookos_ext.live.agent_client import connect
 
+pytestmark = pytest.mark.apart
+
 
 def run(coroutine: Coroutine[object, object, None]) -> None:
     asyncio.run(coroutine)

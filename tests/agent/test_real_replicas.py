@@ -23,6 +23,8 @@ from notebookos_ext.cluster.messages import (
 )
 from notebookos_ext.cluster.model import Outcome
 
+pytestmark = pytest.mark.apart
+
 KEY = b"0123456789abcdef"
 
 
@@ -105,7 +107,6 @@ class Replicas:
         return notice.outcome
 
 
-@pytest.mark.apart
 def test_any_replica_goes_on_and_a_killed_one_comes_back(tmp_path: Path) -> None:
     async def story() -> None:
         async with Hosts(tmp_path, count=3, python=sys.executable) as hosts:
@@ -138,7 +139,6 @@ def test_any_replica_goes_on_and_a_killed_one_comes_back(tmp_path: Path) -> None
     asyncio.run(story())
 
 
-@pytest.mark.apart
 def test_an_executor_killed_in_its_cell_leaves_the_kernel_as_before(tmp_path: Path) -> None:
     async def story() -> None:
         async with Hosts(tmp_path, count=3, python=sys.executable) as hosts:

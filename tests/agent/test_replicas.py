@@ -28,6 +28,8 @@ from notebookos_ext.cluster.messages import (
 from notebookos_ext.cluster.model import replica_id
 from notebookos_ext.errors import LaunchFailed, NotFound, Refused
 
+pytestmark = pytest.mark.apart
+
 
 def run(coroutine: Coroutine[object, object, None]) -> None:
     asyncio.run(coroutine)
@@ -224,6 +226,22 @@ def test_many_launches_leave_no_descriptor_behind(tmp_path: Path) -> None:
             for _ in range(10):
                 await hosts.launch(1)
             await until(lambda: agent.num_fds() <= before)
+
+    run(story())
+
+
+def test_the_last_words_of_a_replica_that_never_served_are_told(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Hosts(tmp_path) as hosts:
+            host = hosts["host-1"]
+            await hosts.open_kernel()
+            for words in ("ModuleNotFoundError: No module named 'torch.cuda'", "no room"):
+                request = hosts.launch_request(1, dead=words)
+                await host.request(request, Done)
+                await host.notice(ReplicaExited, lambda n, r=request: n.launch == r.launch)  # type: ignore[misc]
+            first, second = (n.reason for n in host.notices if isinstance(n, ReplicaExited))
+            assert "has no module torch; install it with" in first
+            assert second.endswith("cannot run a replica: it exited with status 1 (no room)")
 
     run(story())
 
