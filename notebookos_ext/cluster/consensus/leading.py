@@ -147,13 +147,13 @@ class Leadership:
 
     def member_lost(self, member: str) -> None:
         """Whatever was under way to `member` is lost."""
-        self._followers[member].probe()
+        self._followers[member].disconnected()
         if self._transfer_target == member:
             self._transfer_target = None
 
     def member_back(self, member: str) -> None:
         """`member` can be reached again."""
-        self._followers[member].probe()
+        self._followers[member].disconnected()
         self._beat_due = True
 
     def rest(self) -> list[Message]:

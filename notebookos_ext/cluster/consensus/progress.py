@@ -72,18 +72,20 @@ class Progress:
                 return False
         elif index <= self.match_index:
             return False
-        self.probe(meeting_index + 1)
+        self._probe_at(meeting_index + 1)
         return True
 
-    def probe(self, next_index: int | None = None) -> None:
-        """Messages may have been lost: go back to one at a time."""
+    def disconnected(self) -> None:
+        """What was under way is lost; a guess where the logs meet is as good as before."""
+        self._probe_at(self.next_index if self.probing else self.match_index + 1)
+
+    def _probe_at(self, next_index: int) -> None:
         self.probing = True
         self.check_due = False
         self._probe_sent = False
         self._in_flight.clear()
         self._in_flight_bytes = 0
-        at = self.match_index + 1 if next_index is None else next_index
-        self.next_index = max(at, self.match_index + 1)
+        self.next_index = max(next_index, self.match_index + 1)
 
     def ask_again(self) -> None:
         """It lives and lacks something, so what was sent last may be lost: check it."""
