@@ -1,8 +1,8 @@
 """Conversations with a Raft group: what is said, saved and delivered, one line each.
 
 Commands: `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
-`tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` · `lost a` ·
-`back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk, as
+`tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` ·
+`lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk, as
 term/payload).
 """
 
