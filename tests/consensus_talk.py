@@ -2,8 +2,8 @@
 
 Commands: `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
 `tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` ·
-`lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk, as
-term/payload).
+`lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk,
+as term/payload).
 """
 
 from __future__ import annotations

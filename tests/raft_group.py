@@ -130,8 +130,15 @@ class Group:
             self.settle()
 
     def propose(self, name: str, text: str) -> Proposed:
-        outcome = self.node(name).propose(text, text.encode())
+        outcome = self.offer(name, text)
         self.pump(name)
+        return outcome
+
+    def offer(self, name: str, text: str) -> Proposed:
+        """Propose, but do nothing about it yet."""
+        outcome = self.node(name).propose(text, text.encode())
+        if outcome is Proposed.COMMITTED:
+            assert text in self.index_by_id, f"{name} believes {text} committed"
         return outcome
 
     def read(self, name: str, read_id: str) -> bool:

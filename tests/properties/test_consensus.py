@@ -103,13 +103,13 @@ class Chaos:
         if name := self.somebody():
             self.proposed += 1
             text = f"p{self.proposed}"
-            self.group.node(name).propose(text, text.encode())
+            self.group.offer(name, text)
             self.move(name)
 
     def retry(self) -> None:
         if self.proposed and (name := self.somebody()):
             text = f"p{self.rng.randrange(self.proposed) + 1}"
-            self.group.node(name).propose(text, text.encode())
+            self.group.offer(name, text)
             self.move(name)
 
     def read(self) -> None:

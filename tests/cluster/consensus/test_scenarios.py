@@ -367,6 +367,55 @@ def test_a_retried_proposal_is_appended_once_wherever_it_is_retried() -> None:
     assert group.payloads("c") == ["x"]
 
 
+def test_a_proposal_that_was_overwritten_can_be_proposed_again() -> None:
+    group = Group()
+    group.elect("a")
+    group.isolate("a")
+    for text in ("p1", "p2"):
+        group.propose("a", text)
+    group.lose("a", seen_by="bc")
+    group.settle()
+    for text in ("q1", "q2", "q3"):
+        group.propose("b", text)
+    group.settle()
+    group.heal()
+    group.find("a")
+    group.settle()
+    # a forgot its own entries, so it must not take their old places for theirs.
+    assert group.propose("a", "p2") is Proposed.FORWARDED
+    group.settle()
+    group.node("b").transfer("a")
+    group.pump("b")
+    group.settle()
+    assert group.propose("a", "p1") is Proposed.APPENDED
+    group.settle()
+    assert group.payloads("c") == ["q1", "q2", "q3", "p2", "p1"]
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "granted"),
+    [
+        ([(1, 1), (1, 2)], [(1, 1)], False),
+        ([(1, 1)], [(1, 1), (1, 2)], True),
+        ([(1, 1)], [(1, 1)], True),
+        ([(1, 1), (2, 2)], [(1, 1), (1, 2), (1, 3)], False),
+        ([(1, 1), (1, 2), (1, 3)], [(1, 1), (2, 2)], True),
+    ],
+)
+@pytest.mark.parametrize("pre", [True, False])
+def test_only_an_up_to_date_log_gets_a_vote(
+    mine: list[tuple[int, int]], theirs: list[tuple[int, int]], granted: bool, pre: bool
+) -> None:
+    group = Group()
+    group.members["a"].disk.entries = [Entry(t, i, f"{t}-{i}", b"x") for t, i in mine]
+    group.members["a"].disk.hard_state = HardState(2, "")
+    group.restart("a")
+    last_term, last_index = theirs[-1]
+    group.deliver(VoteRequest("b", "a", 3, last_index, last_term, pre=pre, transfer=False))
+    (answer,) = group.take(VoteAnswer)
+    assert (answer.granted, group.node("a").term) == (granted, 2 if pre else 3)
+
+
 def test_l5_a_follower_that_sees_a_newer_term_votes_in_it() -> None:
     group = Group()
     group.elect("a")
