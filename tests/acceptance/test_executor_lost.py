@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-
+from jupyter_client.blocking.client import BlockingKernelClient
 from kernel_under_test import (
     HANG_S,
     KernelUnderTest,
@@ -52,7 +51,6 @@ def test_killed_during_a_cell() -> None:
     with running_kernel() as kernel:
         kernel.run("before = 'kept'; import os, time")
         victim = kernel.executor()
-        answer: list[dict[str, object]] = []
         message_id = kernel.client.execute(
             "before = 'changed'\nprint('started', flush=True)\ntime.sleep(600)"
         )
@@ -76,7 +74,6 @@ def test_killed_during_a_cell() -> None:
         assert seen == ["error", "status"]
         assert kernel.run("print(before)") == "kept\n"
         kernel.wait_until_whole(without=victim.pid)
-        assert not answer
 
 
 def test_a_cell_that_ends_its_own_process() -> None:
@@ -138,19 +135,19 @@ def _wait_for_text(kernel: KernelUnderTest, text: str) -> None:
 def test_two_clients_share_one_kernel() -> None:
     """Both see every output; each gets its own reply."""
     with running_kernel() as kernel:
-        second = kernel.manager.client()
+        # As a second browser or a console has it: from the connection file, with its own identity.
+        second = BlockingKernelClient(connection_file=kernel.manager.connection_file)
+        second.load_connection_file()
         second.start_channels()
         try:
             second.wait_for_ready(timeout=HANG_S)
             other = KernelUnderTest(kernel.manager, second)
-            runs = [
-                threading.Thread(target=k.run, args=(f"v{i} = {i}",))
-                for i, k in enumerate((kernel, other))
-            ]
-            for run in runs:
-                run.start()
-            for run in runs:
-                run.join(timeout=HANG_S)
+            first_id = kernel.client.execute("v0 = 0")
+            second_id = other.client.execute("v1 = 1")
+            for client, message_id in ((kernel.client, first_id), (other.client, second_id)):
+                reply = client.get_shell_msg(timeout=HANG_S)
+                assert reply["parent_header"]["msg_id"] == message_id
+                assert reply["content"]["status"] == "ok"
             assert other.run("print(v0 + v1)") == "1\n"
         finally:
             second.stop_channels()

@@ -42,7 +42,7 @@ def one_seed_and_rotating_executors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken_notes(cell: dict[str, Any]) -> list[str]:
-    """Take our own words to the user out of a cell's outputs; plain ipykernel has nothing to say."""
+    """Take our own words to the user out of a cell's outputs; plain ipykernel says nothing."""
     notes = [o for o in cell["outputs"] if o.get("text", "").startswith("NotebookOS: ")]
     cell["outputs"] = [output for output in cell["outputs"] if output not in notes]
     return [note["text"] for note in notes]
