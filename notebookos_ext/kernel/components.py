@@ -28,6 +28,10 @@ _DEEP_STACK_BYTES = 512 * 1024 * 1024
 _MAX_STARTS = 8
 
 
+Memo = dict[int, tuple[int, Any]]
+"""A pickler's memo: address to (number, object)."""
+
+
 class Group(NamedTuple):
     """The roots of a component: names of the namespace and ids of definitions."""
 
@@ -99,7 +103,7 @@ class Survey:
         self._session = session
         self._values = values
         self._picklers: list[NamespacePickler] = []
-        self._memos: list[dict[int, tuple[int, Any]]] = []
+        self._memos: list[Memo] = []
         self._groups: list[Group] = []
         self._dumps: list[Dumped] = []
 
@@ -141,19 +145,21 @@ class Survey:
         return Group((), tuple(each for each in group.definitions if present(each) is not None))
 
     def _add(self, group: Group) -> Dumped:
-        pickler, dumped = self._dump(group)
-        self._picklers.append(pickler)
+        memo, dumped = self._dump(group)
+        # Picklers and copies of their memos keep the temporaries' addresses taken until all were
+        # compared.
+        self._memos.append(memo)
         self._groups.append(group)
         self._dumps.append(dumped)
         return dumped
 
-    def _dump(self, group: Group) -> tuple[NamespacePickler, Dumped]:
+    def _dump(self, group: Group) -> tuple[Memo, Dumped]:
         while True:
             try:
                 return self._dump_once(group)
             except RecursionError:
                 try:
-                    found: tuple[NamespacePickler, Dumped] = deeply(lambda: self._dump_once(group))
+                    found: tuple[Memo, Dumped] = deeply(lambda: self._dump_once(group))
                 except Exception as error:  # noqa: BLE001 - named to the user; the rest travels
                     self._refuse(group, error)
                 else:
@@ -168,7 +174,7 @@ class Survey:
         reason = str(error) or type(error).__name__
         self._values[name] = Unpicklable(type_name(self._values[name]), reason)
 
-    def _dump_once(self, group: Group) -> tuple[NamespacePickler, Dumped]:
+    def _dump_once(self, group: Group) -> tuple[Memo, Dumped]:
         pickler = NamespacePickler(self._session)
         present = self._session.definitions.get
         self._current = ""
@@ -190,6 +196,9 @@ class Survey:
             leaves += [(name, leaf) for leaf in pickler.leaves]
             pickler.leaves.clear()
         pickler.dump_cells()
+        memo = pickler.memo.copy()
+        memo.update((id(value), (len(memo), value)) for value in pickler.touched)
+        pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
         leaves += [(name, leaf) for name in group.names[:1] for leaf in pickler.leaves]
         index = msgspec.msgpack.encode(Index(ranked, group.names))
         stream = pickler.file.getvalue()
@@ -207,7 +216,8 @@ class Survey:
             frozenset(pickler.references),
             tuple(leaves),
         )
-        return pickler, dumped
+        self._picklers.append(pickler)
+        return memo, dumped
 
     # ------------------------------------------------------------- sharing
 
@@ -223,10 +233,7 @@ class Survey:
 
         owner: dict[int, int] = {}
         separate, specials = self._session.separate, len(self._session.specials)
-        for number, pickler in enumerate(self._picklers):
-            memo = pickler.memo.copy()
-            # Copies of the memos keep the temporaries' addresses taken until all were compared.
-            self._memos.append(memo)
+        for number, memo in enumerate(self._memos):
             for key, (place, value) in memo.items():
                 if type(value) in SEPARATE_TYPES or place < specials or key in separate:
                     continue
@@ -243,9 +250,7 @@ class Survey:
                 continue
             names = sorted({name for number in members for name in self._groups[number].names})
             ids = sorted({each for number in members for each in self._groups[number].definitions})
-            pickler, dumped = self._dump(Group(tuple(names), tuple(ids)))
-            self._picklers.append(pickler)
-            merged.append(dumped)
+            merged.append(self._dump(Group(tuple(names), tuple(ids)))[1])
         return merged
 
 

@@ -19,15 +19,23 @@ import sys
 import types
 import uuid
 import weakref
-from collections.abc import Callable, Container
+from collections.abc import Container
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle as private
 
 Definition = types.FunctionType | type
 Header = tuple[Any, ...]
 CellKey = tuple[str, int]
+
+
+class ForeignKey(NamedTuple):
+    """Names globals that are not the notebook's by a function that has them."""
+
+    function: str
+    name: str
+    """What the module that has them is called."""
 
 
 class Definitions:
@@ -38,8 +46,10 @@ class Definitions:
         self._objects: weakref.WeakValueDictionary[str, Definition] = weakref.WeakValueDictionary()
         self._ids: dict[int, tuple[weakref.ref[Definition], str]] = {}
         self._cells: dict[int, tuple[weakref.ref[types.FunctionType], int]] = {}
-        self._foreign: dict[str, dict[str, Any]] = {}
-        self._foreign_ids: dict[int, str] = {}
+        self._foreign: dict[int, weakref.ref[types.FunctionType]] = {}
+        self._modules: weakref.WeakValueDictionary[int, types.ModuleType] = (
+            weakref.WeakValueDictionary()
+        )
 
     def id_of(self, definition: Definition) -> str:
         """The id of a function or class; a new one gets an id now."""
@@ -107,26 +117,46 @@ class Definitions:
 
     # ------------------------------------------------------------- functions
 
-    def function_header(self, function: types.FunctionType) -> Header:
+    def function_header(self, function: types.FunctionType, place: object) -> Header:
         """What creates the function: code, cells, and where its globals are."""
-        return ("function", function.__code__, function.__closure__, self._globals_key(function))
+        return ("function", function.__code__, function.__closure__, place)
 
-    def _globals_key(self, function: types.FunctionType) -> tuple[str, str]:
+    def globals_place(
+        self, function: types.FunctionType, travelling: Container[str]
+    ) -> dict[str, Any] | str | ForeignKey:
+        """Where a function's globals are: the notebook's, a module's by its name, or others."""
         namespace = function.__globals__
         if namespace is self._namespace:
-            return ("namespace", "")
+            return namespace
         name = namespace.get("__name__")
-        module = sys.modules.get(name) if isinstance(name, str) else None
+        name = name if isinstance(name, str) else "namespace"
+        module = sys.modules.get(name)
         if module is not None and getattr(module, "__dict__", None) is namespace:
             if name == "__main__":
-                return ("namespace", "")
-            return ("module", str(name))
-        foreign_id = self._foreign_ids.get(id(namespace))
-        if foreign_id is None or self._foreign.get(foreign_id) is not namespace:
-            foreign_id = uuid.uuid4().hex
-            self._foreign[foreign_id] = namespace
-            self._foreign_ids[id(namespace)] = foreign_id
-        return ("foreign", foreign_id)
+                return self._namespace
+            if getattr(module, "__spec__", None) is not None:
+                return name
+        known = self._foreign.get(id(namespace))
+        owner = known() if known is not None else None
+        if owner is not None and owner.__globals__ is namespace:
+            def_id = self.id_of(owner)
+            if def_id in travelling:
+                return ForeignKey(def_id, name)
+        self._foreign[id(namespace)] = weakref.ref(function)
+        return ForeignKey(self.id_of(function), name)
+
+    def foreign(self, key: ForeignKey) -> dict[str, Any] | None:
+        """The globals of the named function, if this replica has it."""
+        function = self._objects.get(key.function)
+        return function.__globals__ if isinstance(function, types.FunctionType) else None
+
+    def note_module(self, module: types.ModuleType) -> None:
+        """Remember which module has these globals."""
+        self._modules[id(vars(module))] = module
+
+    def module_of(self, namespace: dict[str, Any]) -> types.ModuleType | None:
+        """The module that has these globals."""
+        return self._modules.get(id(namespace))
 
     def function_body(self, function: types.FunctionType) -> dict[str, Any]:
         """Everything else about a function, as it is now."""
@@ -141,28 +171,12 @@ class Definitions:
         }
         if hasattr(function, "__type_params__"):
             body["__type_params__"] = function.__type_params__
-        if self._globals_key(function)[0] == "foreign":
-            names = private._extract_code_globals(function.__code__)  # noqa: SLF001
-            namespace = function.__globals__
-            body[".globals"] = {key: namespace[key] for key in names if key in namespace}
         if function.__dict__:
             body[".dict"] = dict(function.__dict__)
         return body
 
-    def _globals_of(self, key: tuple[str, str]) -> dict[str, Any]:
-        kind, name = key
-        if kind == "namespace":
-            return self._namespace
-        if kind == "module":
-            __import__(name)
-            return vars(sys.modules[name])
-        if name not in self._foreign:
-            self._foreign[name] = {"__builtins__": __builtins__}
-            self._foreign_ids[id(self._foreign[name])] = name
-        return self._foreign[name]
-
     def _create_function(self, def_id: str, header: Header) -> types.FunctionType:
-        _, code, closure, globals_key = header
+        _, code, closure, place = header
         existing = self._objects.get(def_id)
         if isinstance(existing, types.FunctionType) and len(existing.__closure__ or ()) == len(
             closure or ()
@@ -170,7 +184,10 @@ class Definitions:
             if existing.__code__ != code:
                 existing.__code__ = code
             return existing
-        function = types.FunctionType(code, self._globals_of(globals_key), None, None, closure)
+        if isinstance(place, str):
+            __import__(place)
+            place = vars(sys.modules[place])
+        function = types.FunctionType(code, place, None, None, closure)
         self._bind(def_id, function)
         return function
 
@@ -182,13 +199,20 @@ class Definitions:
             bases, name, qualname, members, module, *_ = private._enum_getnewargs(cls)  # noqa: SLF001
             return ("enum", bases, name, qualname, members, module)
         meta, name, bases, keywords, *_ = private._class_getnewargs(cls)  # noqa: SLF001
+        if "__slots__" in cls.__dict__:
+            keywords["__slots__"] = cls.__dict__["__slots__"]
         return ("class", meta, name, bases, keywords)
 
     def class_body(self, cls: type) -> dict[str, Any]:
         """The class's own attributes, as they are now."""
         getter = private._enum_getstate if issubclass(cls, Enum) else private._class_getstate  # noqa: SLF001
         state, _ = getter(cls)
-        return dict(state)
+        # Slots are part of the header: they can only be given to a class when it is made.
+        return {
+            key: value
+            for key, value in state.items()
+            if key != "__slots__" and not isinstance(value, types.MemberDescriptorType)
+        }
 
     def _create_class(self, def_id: str, header: Header) -> type:
         existing = self._objects.get(def_id)
@@ -221,15 +245,11 @@ class Definitions:
                 _clear_class(definition, body)
             _fill_class(definition, body)
 
-    def clear_foreign(self, live: Callable[[str], bool]) -> None:
-        """Drop namespaces of functions that are gone."""
-        for key in [key for key in self._foreign if not live(key)]:
-            self._foreign_ids.pop(id(self._foreign.pop(key)), None)
-
 
 def _fill_function(function: types.FunctionType, body: dict[str, Any]) -> None:
     attributes = body.pop(".dict", {})
-    function.__globals__.update(body.pop(".globals", {}))
+    if ".globals" in body:
+        replace_contents(function.__globals__, body.pop(".globals"))
     for key, value in body.items():
         setattr(function, key, value)
     if function.__dict__ != attributes or attributes:
@@ -263,3 +283,10 @@ def _fill_class(cls: type, body: dict[str, Any]) -> None:
         type.__setattr__(cls, "__firstlineno__", body["__firstlineno__"])
     for subclass in registered or ():
         cls.register(subclass)  # type: ignore[attr-defined]
+
+
+def replace_contents(namespace: dict[str, Any], new: dict[str, Any]) -> None:
+    """Make a dict equal to another and keep its identity, and its `__builtins__`."""
+    for key in [key for key in namespace if key not in new and key != "__builtins__"]:
+        del namespace[key]
+    namespace.update(new)

@@ -40,19 +40,20 @@ class Environment:
         self._imported: list[str] = []
         self._ipython = ipython_state.IPythonState(shell) if shell is not None else None
         self._sections: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-            "random": (random.getstate, random.setstate),
             "directory": (_directory, _set_directory),
             "variables": (self._variables, self._set_variables),
             "path": (_search_path, _set_search_path),
-            "warnings": (_warning_filters, _set_warning_filters),
             "decimal": (_decimal_context, _set_decimal_context),
             "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
             "logging": (_log_levels, _set_log_levels),
             "modules": (self._submodules, _import_all),
             **library_state.SECTIONS,
+            **(self._ipython.sections if self._ipython is not None else {}),
+            # After what may import something: modules add filters, and some draw random numbers.
+            "warnings": (_warning_filters, _set_warning_filters),
+            "random": (random.getstate, random.setstate),
+            **library_state.RANDOM,
         }
-        if self._ipython is not None:
-            self._sections |= self._ipython.sections
 
     def capture(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """The sections as they are now, by the names of their roots; None is nothing to say."""

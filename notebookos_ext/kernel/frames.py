@@ -5,6 +5,7 @@ Used only when the user's kernel has loaded the library; reducers are found by c
 
 from __future__ import annotations
 
+import itertools
 import sys
 from typing import Any
 
@@ -27,6 +28,41 @@ def share_block(block: Any, references: Any) -> None:
     """Put the block among those that share its memory."""
     block.refs = references
     references.add_reference(block)
+
+
+def reduce_single_manager(_: Reduction, manager: Any) -> Reduced:
+    """What is in a Series: its own pickling has no blocks that could share."""
+    return type(manager), (manager.blocks[0], manager.axes[0])
+
+
+def reduce_index(pickler: Reduction, index: Any) -> Reduced:
+    """An index, with the list of blocks it shares memory with."""
+    reduced = pickler.plain(index)
+    references = getattr(index, "_references", None)
+    if references is None or not isinstance(reduced, tuple) or any(reduced[2:]):
+        return reduced
+    return (*reduced[:2], references, None, None, share_index)
+
+
+def share_index(index: Any, references: Any) -> None:
+    """Put the index among those that share its memory."""
+    index._references = references  # noqa: SLF001
+    references.add_index_reference(index)
+
+
+def reduce_callbacks(pickler: Reduction, registry: Any) -> Reduced:
+    """A figure's callbacks: its own pickling counts the next id up, as if something had changed."""
+    following = next(registry._cid_gen)  # noqa: SLF001
+    reduced = pickler.plain(registry)
+    registry._cid_gen = itertools.count(following)  # noqa: SLF001
+    reduced[2]["_cid_gen"] = following
+    return reduced
+
+
+def reduce_constant(pickler: Reduction, value: Any) -> Reduced:
+    """Values that do not change, shared by everything a library makes."""
+    pickler.separate(value)
+    return pickler.plain(value)
 
 
 def reduce_references(_: Reduction, references: Any) -> Reduced:
@@ -58,6 +94,11 @@ def open_comms(shell: Any) -> int:
 
 
 BY_NAME: dict[tuple[str, str], Reducer] = {
+    ("cycler", "Cycler"): reduce_constant,
+    ("matplotlib.cbook", "CallbackRegistry"): reduce_callbacks,
+    ("pandas.core.indexes.base", "Index"): reduce_index,
+    ("pandas.core.dtypes.base", "ExtensionDtype"): reduce_constant,
+    ("pandas.core.internals.managers", "SingleBlockManager"): reduce_single_manager,
     ("pandas._libs.internals", "Block"): reduce_block,
     ("pandas._libs.internals", "BlockValuesRefs"): reduce_references,
     ("ipywidgets.widgets.widget", "Widget"): reduce_widget,

@@ -19,6 +19,7 @@ from typing import Any
 from notebookos_ext.kernel.held import Tombstone
 from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
 
+_MEMORY_KINDS = (io.BytesIO, io.StringIO)
 _LOCK = type(threading.Lock())
 _RLOCK = type(threading.RLock())
 _OPEN_KINDS = (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.FileIO)
@@ -271,6 +272,12 @@ def _file(pickler: Reduction, stream: Any) -> Reduced:
     return load_file, (name, mode, encoding, place)
 
 
+def _memory_stream(pickler: Reduction, stream: Any) -> Reduced:
+    if not stream.closed:
+        return pickler.plain(stream)
+    return load_closed_file, ("", "b" if isinstance(stream, io.BytesIO) else "")
+
+
 def load_file(name: str, mode: str, encoding: str | None, place: int) -> Any:
     """Open the same path on this host, at the same place."""
     stream = open(name, mode, encoding=encoding)  # noqa: SIM115, PTH123 - the user's own open file
@@ -280,8 +287,9 @@ def load_file(name: str, mode: str, encoding: str | None, place: int) -> Any:
 
 def load_closed_file(name: str, mode: str) -> Any:
     """A file object that was closed."""
-    stream = io.BytesIO() if "b" in mode else io.StringIO()
-    stream.name = name  # type: ignore[attr-defined]
+    stream: Any = io.BytesIO() if "b" in mode else io.StringIO()
+    if name:
+        stream.name = name
     stream.close()
     return stream
 
@@ -379,6 +387,7 @@ EXACT: dict[type, Reducer] = {
     types.AsyncGeneratorType: _held("an asynchronous generator belongs to this process"),
     types.FrameType: _held("a frame of running code"),
     **dict.fromkeys(_OPEN_KINDS, _file),
+    **dict.fromkeys(_MEMORY_KINDS, _memory_stream),
 }
 """By exact type."""
 

@@ -83,15 +83,21 @@ def _torch_options() -> Any:
 
 def _set_torch_options(options: dict[str, Any]) -> None:
     torch = importlib.import_module("torch")
-    torch.set_default_dtype(getattr(torch, options["dtype"]))
-    for name, value in options["print"].items():
+    now = _torch_options()
+    for name, value in options.pop("print").items():
         setattr(torch._tensor_str.PRINT_OPTS, name, value)  # noqa: SLF001
-    torch.set_grad_enabled(options["grad"])
-    torch.use_deterministic_algorithms(options["deterministic"])
-    torch.set_float32_matmul_precision(options["precision"])
-    torch.autograd.set_detect_anomaly(options["anomaly"])
-    if torch.get_num_threads() != options["threads"]:
-        torch.set_num_threads(options["threads"])
+    setters = {
+        "dtype": lambda name: torch.set_default_dtype(getattr(torch, name)),
+        "grad": torch.set_grad_enabled,
+        "deterministic": torch.use_deterministic_algorithms,
+        "precision": torch.set_float32_matmul_precision,
+        "anomaly": torch.autograd.set_detect_anomaly,
+        "threads": torch.set_num_threads,
+    }
+    for name, value in options.items():
+        # Some of them load half of torch.
+        if now[name] != value:
+            setters[name](value)
 
 
 def _pandas_options() -> Any:
@@ -132,7 +138,12 @@ def _matplotlib_parameters() -> Any:
     if matplotlib is None:
         return None
     # dict's own items(): asking RcParams for the backend would choose one.
-    values = {key: value for key, value in dict.items(matplotlib.rcParams) if key not in _NOT_STYLE}
+    values = {
+        # Copies: figures hold some of these lists.
+        key: list(value) if isinstance(value, list) else value
+        for key, value in dict.items(matplotlib.rcParams)
+        if key not in _NOT_STYLE
+    }
     backend = dict.get(matplotlib.rcParams, "backend")
     return {"style": values, "backend": backend if isinstance(backend, str) else None}
 
@@ -150,12 +161,16 @@ def _set_matplotlib_parameters(state: dict[str, Any]) -> None:
 
 
 SECTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
-    "numpy.random": (_numpy_random, _set_numpy_random),
     "numpy.print": (_numpy_print, _set_numpy_print),
     "numpy.errors": (_numpy_errors, _set_numpy_errors),
     "torch.options": (_torch_options, _set_torch_options),
-    "torch.random": (_torch_random, _set_torch_random),
     "pandas.options": (_pandas_options, _set_pandas_options),
     "matplotlib": (_matplotlib_parameters, _set_matplotlib_parameters),
 }
 """Each section's name with what reads it and what sets it."""
+
+RANDOM: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
+    "numpy.random": (_numpy_random, _set_numpy_random),
+    "torch.random": (_torch_random, _set_torch_random),
+}
+"""Set after everything else."""

@@ -10,6 +10,7 @@ Loading runs user code (`__setstate__`, reconstructors): bytes must be authentic
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import io
 import pickle
@@ -24,9 +25,16 @@ import msgspec
 from cloudpickle import cloudpickle as private
 
 from notebookos_ext.kernel import arrays, frames, kinds, tensors
-from notebookos_ext.kernel.definitions import CellKey, Definition, Definitions
+from notebookos_ext.kernel.definitions import (
+    CellKey,
+    Definition,
+    Definitions,
+    ForeignKey,
+    replace_contents,
+)
 from notebookos_ext.kernel.held import Leaf, Tombstone, tombstone_leaf, type_name
 from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
+from notebookos_ext.kernel.set_order import arrange, recipe_for
 
 PROTOCOL = 5
 _BY_NAME: dict[tuple[str, str], Reducer] = {
@@ -107,7 +115,6 @@ class SurveySession:
         self.importable: dict[int, bool] = {}
         self.separate: set[int] = {id(value) for value in specials.values()}
         self.memo = {id(value): (place, value) for place, value in enumerate(specials.values())}
-        self.ranks: dict[str, int] = {}
 
 
 def _nothing(_: Reduction, __: object) -> Reduced:
@@ -124,14 +131,27 @@ def _default(pickler: Reduction, value: object) -> Reduced:
     if isinstance(reduced, str):
         pickler.separate(value)
     elif (
-        len(reduced) == 3
+        3 <= len(reduced) < 6
         and reduced[2] is not None
         and hasattr(type(value), "__getattr__")
         and not hasattr(type(value), "__setstate__")
     ):
         # Looking for __setstate__ on the half-made object would run the user's __getattr__.
-        return (*reduced, None, None, kinds.fill_slots)
+        return (*reduced, None, None)[:5] + (kinds.fill_slots,)
     return reduced
+
+
+def _keeper(blocks: list[memoryview], block_bytes: int) -> Callable[[pickle.PickleBuffer], bool]:
+    """Takes large buffers out of the stream; true means to leave one in."""
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < block_bytes:
+            return True
+        blocks.append(view)
+        return False
+
+    return keep
 
 
 class NamespacePickler(pickle.Pickler):
@@ -142,19 +162,17 @@ class NamespacePickler(pickle.Pickler):
     def __init__(self, session: SurveySession) -> None:
         self.file = io.BytesIO()
         self.blocks: list[memoryview] = []
-        super().__init__(self.file, PROTOCOL, buffer_callback=self._keep)
+        # Not a method: a pickler that refers to itself would keep the user's objects alive.
+        keep = _keeper(self.blocks, session.block_bytes)
+        super().__init__(self.file, PROTOCOL, buffer_callback=keep)
         self.session = session
         self.memo = session.memo
         self.references: set[str] = set()
         self.leaves: list[Leaf] = []
         self.cells: list[types.CellType] = []
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
-        view = buffer.raw()
-        if view.nbytes < self.session.block_bytes:
-            return True
-        self.blocks.append(view)
-        return False
+        self.touched: list[Any] = []
+        """Objects that are shared without being in the memo."""
+        self._adopted: dict[int, str] = {}
 
     def reducer_override(self, value: Any, /) -> Reduced:
         """Called by the C pickler for everything that is not an exact built-in value."""
@@ -218,24 +236,14 @@ class NamespacePickler(pickle.Pickler):
         ranked: list[tuple[str, int]] = []
         headers = sorted(definitions, key=lambda pair: _depth(pair[1]))
         for def_id, definition in headers:
-            outer, self.references = self.references, set()
             if isinstance(definition, types.FunctionType):
-                self._name_cells(definition)
-                self.dump(self.session.definitions.function_header(definition))
+                self._dump_header(def_id, definition)
             else:
                 self.dump(self.session.definitions.class_header(definition))
-            ranks = (self.session.ranks.get(other, 0) for other in self.references)
-            rank = (
-                _depth(definition)
-                if not self.references
-                else max(_depth(definition), 1 + max(ranks))
-            )
-            self.session.ranks[def_id] = rank
-            ranked.append((def_id, rank))
-            self.references |= outer
-        for _, definition in headers:
+            ranked.append((def_id, _depth(definition)))
+        for def_id, definition in headers:
             if isinstance(definition, types.FunctionType):
-                self.dump(self.session.definitions.function_body(definition))
+                self.dump(self._function_body(def_id, definition))
             else:
                 self.dump(self.session.definitions.class_body(definition))
         self.dump_cells()
@@ -247,6 +255,41 @@ class NamespacePickler(pickle.Pickler):
             cells, self.cells = self.cells, []
             self.dump([(cell, _contents(cell)) for cell in cells])
         self.dump(None)
+
+    def dump_recipes(self, sets: Iterable[set[Any]]) -> None:
+        """Write how to build those sets that would come back in another order."""
+        found = [(group, recipe) for group in sets if (recipe := recipe_for(group)) is not None]
+        self.dump(found or None)
+
+    def _dump_header(self, def_id: str, function: types.FunctionType) -> None:
+        """Write a function's header, and see to it that its cells and globals stay shared.
+
+        The C pickler gives no say over an exact dict. For globals that are neither the notebook's
+        nor a module's, a stand-in is pickled; then the dict takes its place in the memo, so that
+        wherever else the dict is met, it is the same one.
+        """
+        self._name_cells(function)
+        registry = self.session.definitions
+        place = registry.globals_place(function, self.session.travelling)
+        if not isinstance(place, ForeignKey):
+            self.dump(registry.function_header(function, place))
+            return
+        namespace = function.__globals__
+        if id(namespace) in self._adopted:
+            self.dump(registry.function_header(function, namespace))
+            return
+        stand_in = _Foreign(place)
+        self.dump(registry.function_header(function, stand_in))
+        memo = self.memo.copy()
+        memo[id(namespace)] = (memo.pop(id(stand_in))[0], namespace)
+        self.memo = memo
+        self._adopted[id(namespace)] = def_id
+
+    def _function_body(self, def_id: str, function: types.FunctionType) -> dict[str, Any]:
+        body = self.session.definitions.function_body(function)
+        if self._adopted.get(id(function.__globals__)) == def_id:
+            body[".globals"] = contents(function.__globals__)
+        return body
 
     def _name_cells(self, function: types.FunctionType) -> None:
         names = self.session.memory.setdefault("cells", {})
@@ -270,12 +313,19 @@ def _contents(cell: types.CellType) -> tuple[Any, ...]:
         return ()
 
 
-def _depth(definition: Definition) -> int:
-    return (
-        len(definition.__mro__) + len(type(definition).__mro__)
-        if isinstance(definition, type)
-        else 0
+def _depth(definition: object) -> int:
+    """How many definitions must exist before this one: bases, their arguments, and the metaclass."""
+    if not isinstance(definition, type):
+        arguments = getattr(definition, "__args__", None)
+        if isinstance(definition, types.FunctionType) or not isinstance(arguments, tuple):
+            return 0
+        return max(map(_depth, (*arguments, getattr(definition, "__origin__", None))), default=0)
+    if definition.__module__ == "builtins" or isinstance(definition, types.GenericAlias):
+        return 0
+    bases = (
+        getattr(definition, "__orig_bases__", ()) if "__orig_bases__" in vars(definition) else ()
     )
+    return 1 + max(map(_depth, (*definition.__bases__, *bases, type(definition))))
 
 
 def _reduce_class(pickler: Any, cls: type) -> Reduced:
@@ -311,7 +361,57 @@ def _reduce_module(pickler: Any, module: types.ModuleType) -> Reduced:
     pickler.separate(module)
     if module.__name__ == "__main__":
         return load_main, ()
-    return private._module_reduce(module)  # noqa: SLF001
+    registered = sys.modules.get(module.__name__) is module
+    if registered and not _made_here(module):
+        return private.subimport, (module.__name__,)
+    namespace = vars(module)
+    pickler.session.definitions.note_module(module)
+    pickler.touched.append(namespace)
+    key = None
+    for value in list(namespace.values()):
+        if isinstance(value, types.FunctionType) and value.__globals__ is namespace:
+            place = pickler.session.definitions.globals_place(value, pickler.session.travelling)
+            key = place if isinstance(place, ForeignKey) else None
+            break
+    arguments = (key or ForeignKey("", module.__name__), registered)
+    return find_module, arguments, contents(namespace), None, None, fill_module
+
+
+def _made_here(module: types.ModuleType) -> bool:
+    """Whether a module was made by code: there is no file that another replica could import."""
+    loader = getattr(module, "__loader__", None)
+    return module.__spec__ is None and loader is None and not hasattr(module, "__file__")
+
+
+def contents(namespace: dict[str, Any]) -> dict[str, Any]:
+    """What travels of a module's or function's globals."""
+    return {key: value for key, value in namespace.items() if key != "__builtins__"}
+
+
+def fill_module(module: types.ModuleType, state: dict[str, Any]) -> None:
+    """Give a module made by code its contents."""
+    replace_contents(vars(module), state)
+
+
+class _Foreign:
+    """Stands in a stream for the globals of functions that are not the notebook's."""
+
+    def __init__(self, key: ForeignKey) -> None:
+        self.key = key
+
+
+def _reduce_foreign(_: Reduction, stand_in: _Foreign) -> Reduced:
+    return find_namespace, (stand_in.key,)
+
+
+def find_namespace(_: ForeignKey) -> Any:
+    """Stands in streams for a function's globals; the unpickler puts its own in this place."""
+    raise pickle.UnpicklingError("globals can only be loaded by NamespaceUnpickler")
+
+
+def find_module(_: ForeignKey, __: bool) -> Any:
+    """Stands in streams for a module made by code; the unpickler puts its own in this place."""
+    raise pickle.UnpicklingError("such a module can only be loaded by NamespaceUnpickler")
 
 
 def load_main() -> types.ModuleType:
@@ -337,6 +437,7 @@ _FIXED: dict[type, Reducer] = {
     types.BuiltinFunctionType: _nothing,
     pickle.PickleBuffer: _nothing,
     tensors.StorageRoot: tensors.reduce_root,
+    _Foreign: _reduce_foreign,
 }
 
 
@@ -381,6 +482,7 @@ class Loading:
         self.alive: dict[str, Definition] = {}
         self.fresh: set[str] = set()
         self._cells: dict[CellKey, types.CellType] = {}
+        self._modules: dict[ForeignKey, types.ModuleType] = {}
 
     def find_definition(self, def_id: str) -> Definition:
         """The definition of that id, which some component of this or an earlier delta created."""
@@ -397,6 +499,31 @@ class Loading:
             return types.CellType()
         known = self.definitions.cell(key)
         return known if known is not None else self._cells.setdefault(key, types.CellType())
+
+    def find_namespace(self, key: ForeignKey) -> dict[str, Any]:
+        """The globals that the named function has: this replica's, or new ones."""
+        known = self.definitions.foreign(key)
+        return known if known is not None else vars(self._new_module(key))
+
+    def find_module(self, key: ForeignKey, registered: bool) -> types.ModuleType:
+        """The module made by code whose globals the named function has, or a new one."""
+        namespace = self.definitions.foreign(key) if key.function else None
+        module = self.definitions.module_of(namespace) if namespace is not None else None
+        if module is None:
+            module = self._new_module(key)
+        if registered:
+            sys.modules[module.__name__] = module
+        return module
+
+    def _new_module(self, key: ForeignKey) -> types.ModuleType:
+        made = self._modules.get(key) if key.function else None
+        if made is None:
+            made = self._modules[key] = types.ModuleType(key.name)
+            vars(made).clear()
+            vars(made)["__builtins__"] = builtins
+            vars(made)["__name__"] = key.name
+            self.definitions.note_module(made)
+        return made
 
 
 class NamespaceUnpickler(pickle.Unpickler):
@@ -419,11 +546,8 @@ class NamespaceUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Globals; our two stand-ins become this loading's methods."""
-        if module == __name__:
-            if name == "find_definition":
-                return self._loading.find_definition
-            if name == "find_cell":
-                return self._loading.find_cell
+        if module == __name__ and name.startswith("find_"):
+            return getattr(self._loading, name)
         return super().find_class(module, name)
 
     def load_header(self, place: int) -> None:
@@ -454,6 +578,8 @@ class NamespaceUnpickler(pickle.Unpickler):
         """The values of the component's names."""
         values = {name: self.load() for name in self.index.names}
         self.load_cells()
+        for group, recipe in self.load() or ():
+            arrange(group, recipe)
         return values
 
 

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from notebookos_ext.kernel.arrays import owners_of
+from notebookos_ext.kernel.device_homes import HOMES
 from notebookos_ext.kernel.reduction import Reduced, Reduction
 
 
@@ -52,6 +53,10 @@ def reduce_root(pickler: Reduction, root: StorageRoot) -> Reduced:
 
 def reduce_untyped(pickler: Reduction, storage: Any) -> Reduced:
     """A storage object is its root, or for other devices a copy in host memory."""
+    home = HOMES.get(storage)
+    if home is not None:
+        # Parked: it travels as it did from its device, so that parking is no change.
+        return load_on_device, (StorageRoot(storage), home)
     if storage.device.type == "cpu":
         return same, (storage_root(pickler, storage)[0],)
     if storage.device.type == "meta":
@@ -152,11 +157,8 @@ def load_typed(storage: Any, dtype: Any) -> Any:
 
 
 def load_on_device(storage: Any, device: str) -> Any:
-    """Back on the device of that number if this replica has it, else in host memory."""
-    torch = __import__("torch")
-    kind, _, index = device.partition(":")
-    if kind == "cuda" and torch.cuda.is_available() and int(index or 0) < torch.cuda.device_count():
-        return storage.cuda(int(index or 0))
+    """In host memory for now: no device is bound here. It goes home when one is (`parking`)."""
+    HOMES.put(storage, device)
     return storage
 
 
