@@ -2,110 +2,110 @@
 
 Every tensor object stays the same object, so modules, optimizers and closures that refer to it
 follow. Tensors that share a storage still share one afterwards. torch is used only when the user's
-kernel has loaded it and its CUDA is initialised. Not run on real hardware so far: the tests treat
-host memory as the device.
+kernel has loaded it. Tensors that live only inside torch (in a graph that was kept for backward)
+are not found. Not run on real hardware so far: the tests let host memory play the device.
 """
 
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from notebookos_ext.kernel.device_homes import HOMES, DeviceHomes
+
+HOST = "cpu"
+
+
+def device_of(tensor: Any) -> str:
+    """The name of a tensor's CUDA device; the host's for every other kind."""
+    return str(tensor.device) if tensor.is_cuda else HOST
+
+
+def copy_storage(torch: Any, storage: Any, device: str) -> Any:
+    """A storage with the same bytes on `device`."""
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    whole.set_(storage)
+    return whole.to(device, copy=True).untyped_storage()
 
 
 class TorchParking:
-    """Remembers which tensors it moved to host memory and where they came from."""
+    """Parks and restores the tensors of this process; used on its main thread."""
 
     def __init__(
         self,
         modules: Mapping[str, Any],
         *,
-        on_device: Callable[[Any], bool] = lambda tensor: bool(tensor.is_cuda),
+        homes: DeviceHomes = HOMES,
+        device_of: Callable[[Any], str] = device_of,
+        copy_storage: Callable[[Any, Any, str], Any] = copy_storage,
     ) -> None:
+        """`modules` is `sys.modules`; the other arguments are for tests without a device."""
         self._modules = modules
-        self._on_device = on_device
-        self._parked: list[tuple[weakref.ref[Any], str]] = []
-
-    def _torch(self) -> Any | None:
-        torch = self._modules.get("torch")
-        cuda = getattr(torch, "cuda", None)
-        if cuda is None or not cuda.is_initialized():
-            return None
-        return torch
+        self._homes = homes
+        self._device_of = device_of
+        self._copy_storage = copy_storage
 
     def park(self) -> int:
         """Move every live tensor to host memory and empty the allocator's cache.
 
         Returns the bytes that torch still reserves on the devices.
         """
-        torch = self._torch()
-        if torch is None:
+        torch = self._modules.get("torch")
+        cuda = getattr(torch, "cuda", None)
+        if torch is None or cuda is None or not cuda.is_initialized():
             return 0
-        torch.cuda.synchronize()
+        cuda.synchronize()
         # A collection first: garbage that lives on the device need not be copied.
         gc.collect()
-        found = self._tensors(torch)
-        homes = [(weakref.ref(tensor), str(tensor.device)) for tensor in found]
-        self._move(torch, [(tensor, "cpu") for tensor in found])
-        self._parked += homes
-        del found
-        torch.cuda.empty_cache()
-        return sum(
-            int(torch.cuda.memory_reserved(index)) for index in range(torch.cuda.device_count())
-        )
+        moved: dict[Any, Any] = {}
+        for tensor in list(self._tensors(torch)):
+            device = self._device_of(tensor)
+            if device != HOST:
+                storage = self._move(torch, tensor, HOST, moved)
+                self._homes.put(storage, device)
+        moved.clear()
+        cuda.empty_cache()
+        return sum(int(cuda.memory_reserved(index)) for index in range(cuda.device_count()))
 
     def restore(self) -> None:
-        """Move what was parked, and is still alive and on the host, back where it came from.
-
-        A device that is not among the visible ones any more is replaced by the first.
-        """
-        torch = self._torch()
-        parked, self._parked = self._parked, []
-        if torch is None:
+        """Move what belongs on a device there; the first stands in for one that is not visible."""
+        torch = self._modules.get("torch")
+        if torch is None or not len(self._homes):
             return
         count = torch.cuda.device_count()
-        moves = []
-        for reference, home in parked:
-            tensor = reference()
-            if tensor is None or str(tensor.device) != "cpu":
-                continue
-            index = int(home.partition(":")[2] or 0)
-            moves.append((tensor, home if index < count else "cuda:0"))
-        self._move(torch, moves)
+        if not count:
+            return
+        moved: dict[Any, Any] = {}
+        for tensor in list(self._tensors(torch)):
+            home = self._homes.get(tensor.untyped_storage())
+            if home is not None:
+                index = int(home.partition(":")[2] or 0)
+                device = home if index < count else "cuda:0"
+                self._move(torch, tensor, device, moved)
 
-    def home(self, tensor: Any) -> str | None:
-        """The device a parked tensor came from, else None."""
-        for reference, home in self._parked:
-            if reference() is tensor:
-                return home
-        return None
-
-    def _tensors(self, torch: Any) -> list[Any]:
-        found: dict[int, Any] = {}
+    @staticmethod
+    def _tensors(torch: Any) -> Iterator[Any]:
+        """Every dense tensor that Python knows, gradients included."""
+        seen: set[int] = set()
         for thing in gc.get_objects():
             # `type`, not isinstance: that would call `__class__` properties of the user's proxies.
             if not issubclass(type(thing), torch.Tensor):
                 continue
             for tensor in (thing, thing.grad if thing.is_leaf else None):
-                if tensor is not None and self._on_device(tensor):
-                    found[id(tensor)] = tensor
-        return list(found.values())
-
-    @staticmethod
-    def _move(torch: Any, moves: list[tuple[Any, str]]) -> None:
-        storages: dict[tuple[int, str], Any] = {}
-        with torch.no_grad():
-            for tensor, device in moves:
-                if tensor.layout != torch.strided:
-                    tensor.data = tensor.data.to(device)
+                if tensor is None or id(tensor) in seen or tensor.layout != torch.strided:
                     continue
-                storage = tensor.untyped_storage()
-                key = (storage.data_ptr(), device)
-                if key not in storages:
-                    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-                    whole.set_(storage)
-                    storages[key] = whole.to(device, copy=True).untyped_storage()
-                view = torch.empty(0, dtype=tensor.dtype, device=device)
-                view.set_(storages[key], tensor.storage_offset(), tensor.size(), tensor.stride())
-                tensor.data = view
+                seen.add(id(tensor))
+                yield tensor
+
+    def _move(self, torch: Any, tensor: Any, device: str, moved: dict[Any, Any]) -> Any:
+        """Give a tensor the copy of its storage on `device`, made once per storage."""
+        storage = tensor.untyped_storage()
+        if storage not in moved:
+            moved[storage] = self._copy_storage(torch, storage, device)
+        new = moved[storage]
+        with torch.no_grad():
+            view = torch.empty(0, dtype=tensor.dtype, device=new.device)
+            view.set_(new, tensor.storage_offset(), tensor.size(), tensor.stride())
+            tensor.data = view
+        return new

@@ -29,11 +29,13 @@ from notebookos_ext.cluster.messages import (
     ReplicaMessage,
 )
 from notebookos_ext.cluster.model import HeldName, Outcome
-from notebookos_ext.errors import InvalidSettings, ProtocolError
+from notebookos_ext.errors import InvalidSettings, ProtocolError, Refused
 
 SYNC_MODES = ("after-reply", "log-before-reply", "all-before-reply")
 MAX_STAGED = 2
 """Late parts of this many cells may wait in memory."""
+STORE_ERRORS = frozenset({"StorageError", "StorageFull", "CorruptRecord"})
+"""Failures of the checkpoint store, by their names in `errors.py`."""
 
 Publish = Callable[[str], None]
 """Shows a sentence in the output of the cell (or message) whose changes it is about."""
@@ -257,12 +259,17 @@ class Replicator:
             answer.add_done_callback(lambda _: self._call_on_main(look))
 
     def _rejected(self, body: AgentMessage, names: tuple[str, ...], publish: Publish) -> None:
-        self._namespace.forget(names)
         failure = body if isinstance(body, AgentFailure) else None
+        if failure and failure.error in STORE_ERRORS:
+            # Which chunks arrived is not known: all are sent again.
+            self._namespace.forget_all()
+        else:
+            self._namespace.forget(names)
         why = failure.message if failure else f"the host agent answered {type(body).__name__}"
         self._log.error("a commit was rejected: %s (names: %s)", why, ", ".join(names))
         what = "the changes to " + ", ".join(names) if names else "what changed"
-        again = " It is tried again after the next cell." if failure and failure.retry else ""
+        fenced = failure is not None and failure.error == Refused.__name__
+        again = "" if fenced else " It is tried again after the next cell."
         publish(f"NotebookOS could not replicate {what}: {why}.{again}\n")
 
     # ---- late parts -----------------------------------------------------------------------------

@@ -210,9 +210,10 @@ def test_after_reply_waits_for_nothing(case: Case) -> None:
     assert case.said == []
 
 
-def test_a_retryable_rejection_says_that_it_is_tried_again(case: Case) -> None:
-    case.link.answer = AgentFailure("NoMajority", "two of three hosts are away", retry=True)
+def test_a_rejection_that_is_no_fencing_says_that_it_is_tried_again(case: Case) -> None:
+    case.link.answer = AgentFailure("NoMajority", "two of three hosts are away")
     case.cell(case.replicator(), 1, Found(delta("x")))
+    assert case.namespace.forgotten == ["x"]
     assert "two of three hosts are away. It is tried again" in case.said[0]
 
 
@@ -223,6 +224,13 @@ def test_a_delta_that_is_too_long_is_told_and_the_attempt_closed_without_it(case
     assert message.delta.components == ()
     assert case.namespace.forgotten == ["x"]
     assert "the changes to x: the message is too long" in case.said[0]
+
+
+def test_after_a_failure_of_the_store_everything_is_sent_again(case: Case) -> None:
+    case.link.answer = AgentFailure("StorageFull", "no space is left")
+    case.cell(case.replicator(), 1, Found(delta("x")))
+    assert case.namespace.forgotten == ["*"]
+    assert "no space is left. It is tried again" in case.said[0]
 
 
 def test_late_parts_are_pending_until_they_are_committed(case: Case) -> None:
@@ -309,7 +317,7 @@ def test_late_parts_that_cannot_be_stored_are_named_and_the_next_ones_go_on(case
     replicator = case.replicator()
     case.cell(replicator, 1, Found(delta(pending=("m",)), late="big"))
     case.run_main()
-    assert case.namespace.forgotten == ["m"]
+    assert case.namespace.forgotten == ["*"]
     assert "the changes to m: OSError: no space left" in case.said[0]
     assert replicator.pending == ()
     case.cell(replicator, 2, Found(delta(pending=("n",)), late="next"))
