@@ -96,7 +96,7 @@ class NotebookOSApp(ExtensionApp):
 
     def initialize_settings(self) -> None:
         """Build the cluster and start it; it comes up while the server goes on."""
-        self._send_small_frames_at_once()
+        send_small_frames_at_once(self._server.web_app.settings, wanted=self.tcp_nodelay)
         self._server.event_logger.register_event_schema(SCHEMA_FILE)
         try:
             self._telemetry = Telemetry(
@@ -147,9 +147,9 @@ class NotebookOSApp(ExtensionApp):
     def _emit(self, data: dict[str, str | None]) -> None:
         self._server.event_logger.emit(schema_id=SCHEMA_ID, data=data)
 
-    def _send_small_frames_at_once(self) -> None:
-        """Only where nobody has chosen another connection class."""
-        settings = self._server.web_app.settings
-        default = settings.get("kernel_websocket_connection_class")
-        if self.tcp_nodelay and default is ZMQChannelsWebsocketConnection:
-            settings["kernel_websocket_connection_class"] = NoDelayWebsocketConnection
+
+def send_small_frames_at_once(settings: dict[str, Any], *, wanted: bool) -> None:
+    """Turn on TCP_NODELAY for every kernel, where nobody has chosen another connection class."""
+    default = settings.get("kernel_websocket_connection_class")
+    if wanted and default is ZMQChannelsWebsocketConnection:
+        settings["kernel_websocket_connection_class"] = NoDelayWebsocketConnection

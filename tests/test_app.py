@@ -1,0 +1,142 @@
+"""The extension in a real server process: it starts, it shows itself, and nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from live_rig import gone, until
+from traitlets.config import Config
+
+from notebookos_ext import _jupyter_labextension_paths, _jupyter_server_extension_points
+from notebookos_ext.app import NotebookOSApp, send_small_frames_at_once
+from notebookos_ext.live import cli
+from notebookos_ext.live.websocket import NoDelayWebsocketConnection
+from notebookos_ext.settings import Settings, names
+
+
+def test_every_setting_is_a_trait_with_the_same_default() -> None:
+    traits = NotebookOSApp.class_traits(config=True)
+    defaults = Settings()
+    for name in names():
+        assert name in traits, f"{name} cannot be configured"
+        default = traits[name].default()
+        assert tuple(default) == () if name == "preload" else default == getattr(defaults, name)
+        assert traits[name].help
+
+
+def test_the_hooks_name_the_app_and_the_front_end() -> None:
+    assert _jupyter_server_extension_points() == [
+        {"module": "notebookos_ext", "app": NotebookOSApp}
+    ]
+    assert _jupyter_labextension_paths() == [{"src": "labextension", "dest": "notebookos-ext"}]
+
+
+class Chosen(ZMQChannelsWebsocketConnection):
+    """What somebody else's extension set before."""
+
+
+@pytest.mark.parametrize(
+    ("before", "nodelay", "after"),
+    [
+        (ZMQChannelsWebsocketConnection, True, NoDelayWebsocketConnection),
+        (ZMQChannelsWebsocketConnection, False, ZMQChannelsWebsocketConnection),
+        (Chosen, True, Chosen),
+    ],
+)
+def test_small_frames_are_sent_at_once_unless_another_class_was_chosen(
+    before: type, nodelay: bool, after: type
+) -> None:
+    settings: dict[str, type] = {"kernel_websocket_connection_class": before}
+    send_small_frames_at_once(settings, wanted=nodelay)
+    assert settings == {"kernel_websocket_connection_class": after}
+
+
+@contextmanager
+def server(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
+    """`jupyter server` on folders of its own; its description once it listens."""
+    env = {
+        **os.environ,
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_CONFIG_DIR": str(folder / "config"),
+    }
+    with (folder / "log").open("wb") as log, subprocess.Popen(
+        [
+            sys.executable, "-m", "jupyter_server", "--no-browser", "--ServerApp.port=0",
+            "--ServerApp.allow_root=True", f"--ServerApp.root_dir={folder}", *options,
+        ],
+        env=env, stdout=log, stderr=log,
+    ) as process:  # fmt: skip
+        try:
+
+            def listening() -> dict[str, Any] | None:
+                assert process.poll() is None, (folder / "log").read_text()
+                for path in (folder / "runtime").glob("jpserver-*.json"):
+                    try:
+                        return dict(json.loads(path.read_text()))
+                    except ValueError:
+                        continue
+                return None
+
+            yield process, until(listening, "the server listens")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+
+
+def test_a_server_shows_its_cluster_and_ends_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with server(tmp_path, "--NotebookOSApp.hosts=2") as (process, described):
+        arguments = ["status", "--server", described["url"], "--token", described["token"]]
+
+        def two_hosts() -> list[dict[str, Any]] | None:
+            assert cli.main([*arguments, "--json"]) == 0
+            (cluster,) = json.loads(capsys.readouterr().out)
+            return cluster["hosts"] if len(cluster["hosts"]) == 2 else None
+
+        pids = [host["pid"] for host in until(two_hosts, "two hosts")]
+        assert cli.main(arguments) == 0
+        shown = capsys.readouterr().out
+        assert "host-1" in shown
+        assert "simulated" in shown
+        assert "no kernel" in shown
+        assert (tmp_path / "data" / "notebookos" / "token").exists()
+        assert cli.main([*arguments[:3], "--token", "wrong"]) == 1
+        assert "wants a token" in capsys.readouterr().err
+    assert process.returncode == 0
+    assert all(gone(pid) for pid in pids)
+
+
+def test_no_server_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "list_running_servers", lambda: iter([]))
+    assert cli.main(["status"]) == 1
+    assert "no Jupyter server of yours is running" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--server", "http://127.0.0.1:9"]) == 1
+    assert "http://127.0.0.1:9/ does not answer" in capsys.readouterr().err
+
+
+def test_an_address_that_is_none_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["status", "--server", "file:///etc/passwd"]) == 1
+    assert "is not the address of a server" in capsys.readouterr().err
+
+
+def test_a_configuration_is_taken_as_it_is() -> None:
+    config = Config({"NotebookOSApp": {"hosts": 2, "preload": ["numpy"], "state_folder": "/x"}})
+    settings = NotebookOSApp(config=config)._settings()
+    assert (settings.hosts, settings.preload, settings.state_folder) == (2, ("numpy",), "/x")
