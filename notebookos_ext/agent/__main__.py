@@ -78,7 +78,7 @@ def _only_agent_of(folder: Path) -> Iterator[None]:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StorageError(f"the pid file {path} cannot be written: {error.strerror}") from error
+        raise _unwritable(path, error) from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,12 +87,19 @@ def _only_agent_of(folder: Path) -> Iterator[None]:
             raise InvalidSettings(
                 f"a living host agent (process {pid}) already uses {folder}; end it first"
             ) from None
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+        try:
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            raise _unwritable(path, error) from error
         yield
         path.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"the pid file {path} cannot be written: {error.strerror}")
 
 
 def _detach(config: AgentConfig) -> None:

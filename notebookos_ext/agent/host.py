@@ -97,6 +97,7 @@ class HostAgent:
         self._lease = Lease(clock, config.lease_s)
         self._reaper = Reaper()
         self._kernels: dict[KernelId, HostedKernel] = {}
+        self._members_of: dict[KernelId, tuple[HostId, ...]] = {}
         self._ending = asyncio.Event()
         self._ended = asyncio.Event()
         self._delete_logs = False
@@ -281,20 +282,32 @@ class HostAgent:
         kernel = known or HostedKernel(request.kernel, request.log_key, self._tools)
         self._kernels[request.kernel] = kernel
         try:
+            await self._heal(request.kernel)
             await self._members.open(request.kernel, request.members, campaign=request.campaign)
         except BaseException:
             if known is None:
                 self._kernels.pop(request.kernel, None)
             raise
+        self._members_of[request.kernel] = request.members
         kernel.catch_up()
         return Done()
+
+    async def _heal(self, name: KernelId) -> None:
+        """A member that gave up on its disk gets another chance. Raises StorageError."""
+        if name not in self._members.kernels or not self._members.status(name).failure:
+            return
+        log.info("the member of kernel %s is opened again", name)
+        await self._members.close(name, delete=False)
+        await self._members.open(name, self._members_of[name], campaign=False)
 
     async def _new_epoch(self, request: NewEpoch) -> Done:
         await self._kernel(request.kernel).begin_epoch(request.epoch)
         return Done()
 
     async def _launch(self, request: LaunchReplica) -> Done:
-        await self._kernel(request.kernel).launch(request)
+        kernel = self._kernel(request.kernel)
+        await self._heal(request.kernel)
+        await kernel.launch(request)
         return Done()
 
     async def _stop_replica(self, request: StopReplica) -> Done:
@@ -332,6 +345,7 @@ class HostAgent:
         if kernel is not None:
             await kernel.close(CLOSE_GRACE_S)
             self._kernels.pop(name, None)
+            self._members_of.pop(name, None)
         await self._members.close(name, delete=delete)
         if delete:
             # Also what an earlier agent left of a kernel that was never opened here.

@@ -32,7 +32,14 @@ from notebookos_ext.cluster.messages import (
     RunningReplica,
 )
 from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
-from notebookos_ext.errors import NoMajority, NotFound, OutcomeUnknown, Refused, Unavailable
+from notebookos_ext.errors import (
+    NoMajority,
+    NotFound,
+    OutcomeUnknown,
+    Refused,
+    StorageError,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -268,6 +275,9 @@ class HostedKernel:
                 break
             except Unavailable as error:
                 log.info("kernel %s: %s", self.kernel, error)
+            except StorageError as error:
+                session.give_up(error)
+                return
             await asyncio.sleep(RETRY_S)
         await self.history.epoch_reached(session.launch.epoch)
         session.feed.pump()

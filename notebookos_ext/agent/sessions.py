@@ -184,7 +184,7 @@ class ReplicaSession:
                 await self._commit_one(message)
             except StorageError as error:
                 # The member here takes no part any more: nothing that runs here can be kept.
-                self._give_up(error)
+                self.give_up(error)
             except NotebookOSError as error:
                 log.warning("replica %s: commit refused: %s", self.launch.replica, error)
                 self._fail(message.sequence, error)
@@ -300,7 +300,8 @@ class ReplicaSession:
             )
         )
 
-    def _give_up(self, error: StorageError) -> None:
+    def give_up(self, error: StorageError) -> None:
+        """End the process: this host cannot keep what it does."""
         self.end_reason = error.message
         self._notify(AgentWarning(kernel=self.launch.kernel, message=error.message))
         self.process.kill()
