@@ -36,7 +36,8 @@ runtime.controller.start_kernel(
 ).result()
 until(lambda: len(snapshot(runtime).hosts) == 2, "two hosts")
 pids = lambda: [r.pid for k in snapshot(runtime).kernels for r in k.replicas if r.pid]
-print(json.dumps([until(pids, "a replica")[0], {{h.id: h.pid for h in snapshot(runtime).hosts}}]), flush=True)
+agents = {{h.id: h.pid for h in snapshot(runtime).hosts}}
+print(json.dumps([until(pids, "a replica")[0], agents]), flush=True)
 time.sleep(600)
 """
 
