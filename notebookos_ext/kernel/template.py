@@ -19,6 +19,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -73,6 +74,14 @@ def preload(modules: Sequence[str]) -> None:
         except Exception:  # noqa: BLE001 — a user's module must not keep the kernel from starting
             print(f"the template does without {name}:", file=sys.stderr)  # noqa: T201
             traceback.print_exc()
+    threads = [t.name for t in threading.enumerate() if t is not threading.main_thread()]
+    if threads:
+        # A lock that such a thread holds during a fork stays locked in the replica.
+        print(  # noqa: T201
+            f"a preloaded module has started threads ({', '.join(threads)}); "
+            "replicas may hang: take it off the list of modules to preload",
+            file=sys.stderr,
+        )
 
 
 def is_installed(name: str) -> bool:

@@ -16,8 +16,8 @@ from replica_agent import TIMEOUT_S, Agent, notebook, running_agent, short_folde
 
 from notebookos_ext.cluster.messages import LaunchReplica
 from notebookos_ext.cluster.model import KernelId, ReplicaId
-from notebookos_ext.errors import LaunchFailed
-from notebookos_ext.kernel.app import MAX_IPC_PATH_BYTES, private_folder
+from notebookos_ext.errors import InvalidSettings, LaunchFailed
+from notebookos_ext.kernel.app import MAX_IPC_PATH_BYTES, private_folder, sync_options
 from notebookos_ext.kernel.template import is_installed, preload, search_path
 
 
@@ -73,6 +73,32 @@ def test_a_module_that_cannot_be_imported_is_named_and_left_out(
     assert "does without module_not_there: No module named" in said
     assert "ValueError: odd" in said
     assert sys.modules.pop("module_that_works").value == 1
+
+
+def test_a_module_that_starts_threads_is_warned_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "module_with_a_thread.py").write_text(
+        "import threading\n"
+        "go = threading.Event()\n"
+        "thread = threading.Thread(target=go.wait, name='watcher')\n"
+        "thread.start()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    preload(["module_with_a_thread"])
+    module = sys.modules.pop("module_with_a_thread")
+    module.go.set()
+    module.thread.join()
+    said = capsys.readouterr().err
+    assert "watcher" in said
+    assert "replicas may hang" in said
+
+
+def test_options_of_the_synchronizer_are_taken_from_the_launch() -> None:
+    assert sync_options({"sync": "after-reply", "inline_bytes": 5}).inline_bytes == 5
+    with pytest.raises(InvalidSettings, match="inline_bytes"):
+        sync_options({"inline_bytes": "many"})
 
 
 @pytest.mark.parametrize(
