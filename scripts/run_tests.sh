@@ -27,7 +27,10 @@ python_suite() {
   .venv/bin/python -m pytest --durations=15 -m "$selection" ${PYTEST_ARGS:-}
 }
 
-browser_suite() { (cd ui-tests && CI=1 jlpm run playwright test); }
+browser_suite() {
+  export CHROMIUM=${CHROMIUM:-$(command -v chromium)}
+  (cd ui-tests && CI=1 jlpm run playwright test)
+}
 
 for name in "$@"; do
   case $name in

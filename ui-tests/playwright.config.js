@@ -15,7 +15,7 @@ module.exports = {
   testDir: './tests',
   reporter: [['list']],
   // A cell may wait for a GPU, a replica and a busy machine; only a hang takes this long.
-  timeout: 300000,
+  timeout: 600000,
   expect: { timeout: 60000 },
   workers: 1,
   retries: 0,
