@@ -126,6 +126,8 @@ async def _park(
         log.warning("replica %s did not park in time", session.launch.replica)
     except Unavailable:
         return 0
+    if not any(bindings.is_real(device) for device in devices):
+        return max(0, known)
     pid = session.process.pid
     pids = {pid} | await asyncio.to_thread(descendants, pid)
     measured = await bindings.residual_bytes(devices, pids)

@@ -137,7 +137,7 @@ class DeviceBindings:
 
     def _lock(self, devices: list[DeviceId]) -> Refusal | None:
         for device in devices:
-            if not self._is_real(device):
+            if not self.is_real(device):
                 continue
             path = self._lock_folder / device
             try:
@@ -159,7 +159,7 @@ class DeviceBindings:
     async def _refuse_foreign(self, devices: list[DeviceId]) -> Refusal | None:
         busy: dict[DeviceId, int] = {}
         for device in devices:
-            if self._is_real(device):
+            if self.is_real(device):
                 for pid in await asyncio.to_thread(self._inventory.owners, device):
                     if not self._is_ours(pid):
                         busy[device] = pid
@@ -171,7 +171,8 @@ class DeviceBindings:
         )
         return Refusal(reason=words, busy=tuple(busy))
 
-    def _is_real(self, device: DeviceId) -> bool:
+    def is_real(self, device: DeviceId) -> bool:
+        """Whether it is a GPU of this machine, not a simulated one."""
         spec = self._inventory.spec(device)
         return spec is not None and spec.kind is DeviceKind.CUDA
 
