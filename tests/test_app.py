@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,9 +84,11 @@ def server(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes
                 assert process.poll() is None, (folder / "log").read_text()
                 for path in (folder / "runtime").glob("jpserver-*.json"):
                     try:
-                        return dict(json.loads(path.read_text()))
-                    except ValueError:
+                        described = dict(json.loads(path.read_text()))
+                        ask(described, "api/status")
+                    except (ValueError, OSError):
                         continue
+                    return described
                 return None
 
             yield process, until(listening, "the server listens")
@@ -116,6 +119,34 @@ def test_a_server_shows_its_cluster_and_ends_with_it(
         assert "wants a token" in capsys.readouterr().err
     assert process.returncode == 0
     assert all(gone(pid) for pid in pids)
+
+
+def ask(described: dict[str, Any], path: str, body: Any = None) -> Any:
+    request = urllib.request.Request(
+        described["url"] + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"token {described['token']}"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def test_a_server_that_ends_takes_its_kernels_along(tmp_path: Path) -> None:
+    with server(tmp_path, "--NotebookOSApp.hosts=3") as (process, described):
+        # Its user's kernelspecs are hidden by JUPYTER_DATA_DIR, not those of its environment.
+        kernel = ask(described, "api/kernels", {"name": "notebookos"})["id"]
+
+        def replicas() -> list[int] | None:
+            view = ask(described, f"notebookos/api/kernels/{kernel}")
+            pids = [replica["pid"] for replica in view["replicas"] if replica["pid"]]
+            return pids if len(pids) == 3 else None
+
+        pids = until(replicas, "three replicas")
+    assert process.returncode == 0
+    assert all(gone(pid) for pid in pids)
+    state = tmp_path / "data" / "notebookos"
+    assert list(state.glob("hosts/*/kernels/*")) == []
+    assert not (state / "store").exists()
 
 
 def test_no_server_is_one_sentence(

@@ -82,6 +82,7 @@ class ClusterRuntime:
             self.controller.stop(delete_logs=self.private)
         finally:
             self.router.stop()
+            self.folder.sweep_store()
             self.folder.close(delete=self.private)
 
 

@@ -108,11 +108,21 @@ class Controller:
             clock=clock,
             outlet=self,
         )
+        self._lives = KernelLives(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            view=scheduler.view,
+            clock=clock,
+            outlet=self,
+        )
         lifecycle = Lifecycle(
             fleet=self._fleet,
             router=router,
             records=self._records,
             chains=self._chains,
+            lives=self._lives,
             clock=clock,
             outlet=self,
             options=options,
@@ -124,15 +134,6 @@ class Controller:
             router=router,
             records=self._records,
             chains=self._chains,
-            clock=clock,
-            outlet=self,
-        )
-        self._lives = KernelLives(
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            chains=self._chains,
-            view=scheduler.view,
             clock=clock,
             outlet=self,
         )
@@ -270,6 +271,9 @@ class Controller:
         self._chains.spawn(self._read_devices())
 
     async def _end(self, *, delete_logs: bool) -> None:
+        if not delete_logs:
+            # What goes on to exist on disk must not hold the logs of kernels that are gone.
+            await self._lives.stop_all()
         await self._chains.cancel()
         await self._fleet.stop(delete_logs=delete_logs)
 

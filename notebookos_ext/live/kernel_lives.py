@@ -21,6 +21,10 @@ from notebookos_ext.live.ports import Outlet, RouterCommands
 from notebookos_ext.settings import NotebookSettings
 
 SHUTDOWN_MESSAGE_S = 2.0
+LAUNCHES_TRIED = 2
+"""Of each replica, before a kernel that never answered is given up."""
+STOP_S = 20.0
+"""An agent that is stuck must not hold its server back for longer."""
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +70,22 @@ class KernelLives:
 
     def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
         """Whoever sent shutdown_request wants it gone; its owner may start it again."""
+        if kernel not in self._records:
+            return
         self._shutdown_messages.setdefault(kernel, asyncio.Event()).set()
-        if kernel in self._records and kernel not in self.exit_codes:
-            self.exit_codes[kernel] = 0
+        self.exit_codes.setdefault(kernel, 0)
         if not restart:
+            self._close(kernel)
+
+    def launch_failed(self, kernel: KernelId, reason: str) -> None:
+        """Give up a kernel whose replicas end again and again before one has ever answered."""
+        record = self._records.get(kernel)
+        if record is None or record.closed or record.answered:
+            return
+        record.failed_launches += 1
+        if record.failed_launches > LAUNCHES_TRIED * record.spec.replica_count:
+            self._outlet.warn(f"the kernel was given up, for it cannot start: {reason}", kernel)
+            self.exit_codes.setdefault(kernel, 1)
             self._close(kernel)
 
     async def shutdown(self, kernel: KernelId, *, restart: bool) -> None:
@@ -93,6 +109,9 @@ class KernelLives:
             self._restart(record, plan, changes)
             return
         await self._chains.settled(kernel)
+        if record is not None:
+            # It was shut down by a client, but its owner has kept its ports.
+            self._router.restart_kernel(kernel)
         record = self._records[kernel] = KernelRecord(spec, plan)
         self._shutdown_messages.pop(kernel, None)
         self.exit_codes.pop(kernel, None)
@@ -129,11 +148,19 @@ class KernelLives:
     async def stop(self, kernel: KernelId) -> None:
         """See `Controller.stop_kernel`."""
         self._close(kernel)
-        await self._chains.settled(kernel)
+        try:
+            await asyncio.wait_for(self._chains.settled(kernel), STOP_S)
+        except TimeoutError:
+            log.warning("kernel %s was not ended within %g s", kernel, STOP_S)
         record = self._records.get(kernel)
         if record is not None and record.closed:
             del self._records[kernel]
             self._shutdown_messages.pop(kernel, None)
+            self.exit_codes.pop(kernel, None)
+
+    async def stop_all(self) -> None:
+        """End every kernel, side by side."""
+        await asyncio.gather(*(self.stop(kernel) for kernel in list(self._records)))
 
     def _close(self, kernel: KernelId) -> None:
         record = self._records.get(kernel)

@@ -121,6 +121,10 @@ class KernelRecord:
         self.executor: ReplicaId | None = None
         self.attempts: dict[int, OpenAttempt] = {}
         self.cells: collections.deque[CellRecord] = collections.deque(maxlen=CELLS_KEPT)
+        self.answered = False
+        """A replica has answered once: whatever happens, the kernel is brought back."""
+        self.failed_launches = 0
+        """Before any replica answered; many of them mean that none ever will."""
         self.closed = False
         """The scheduler knows it no longer."""
         self.rejected = ""

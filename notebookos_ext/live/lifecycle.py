@@ -12,7 +12,7 @@ from notebookos_ext.errors import NotebookOSError
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord
-from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
 
 STOP_GRACE_S = 2.0
 PAUSE_S = 1.0
@@ -30,6 +30,7 @@ class Lifecycle:
         router: RouterCommands,
         records: dict[KernelId, KernelRecord],
         chains: Chains,
+        lives: Lives,
         clock: Clock,
         outlet: Outlet,
         options: dict[str, str | int | float | bool],
@@ -38,6 +39,7 @@ class Lifecycle:
         self._router = router
         self._records = records
         self._chains = chains
+        self._lives = lives
         self._clock = clock
         self._outlet = outlet
         self._options = options
@@ -86,6 +88,7 @@ class Lifecycle:
                     at=self._clock.now(),
                 )
             )
+            self._lives.launch_failed(action.kernel, str(error))
 
     def stop_replica(self, action: actions.StopReplica) -> None:
         """End the process; the router forgets it at once."""

@@ -74,3 +74,7 @@ class Lives(Protocol):
     def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
         """A client sent shutdown_request."""
         ...
+
+    def launch_failed(self, kernel: KernelId, reason: str) -> None:
+        """A replica could not be launched, or ended; one of many failures may be the last."""
+        ...

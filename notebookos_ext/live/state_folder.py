@@ -64,6 +64,11 @@ class StateFolder:
         """The folder of one host's agent."""
         return self.path / "hosts" / host
 
+    def sweep_store(self) -> None:
+        """Empty the folder's own checkpoint store if no kernel's log is left to name its chunks."""
+        if not any(self.path.glob("hosts/*/kernels/*")):
+            shutil.rmtree(self.store, ignore_errors=True)
+
     def close(self, *, delete: bool) -> None:
         """Give the lock back; with `delete` nothing of the folder remains."""
         if self._lock < 0:

@@ -138,6 +138,7 @@ class Translation:
         spec = self._fleet.spec(host)
         if record is None or spec is None:
             return
+        record.answered = True
         record.processes[notice.replica] = ReplicaProcess(host, notice.pid)
         self._router.replica_ready(notice.kernel, notice.replica, notice.endpoints)
         if record.executor is None:
@@ -163,6 +164,7 @@ class Translation:
             return
         log.warning("replica %s is lost: %s", notice.replica, notice.reason)
         self.replica_gone(record, notice.replica)
+        self._lives.launch_failed(record.kernel, notice.reason)
         self._outlet.post(
             events.ReplicaLost(
                 replica=notice.replica,
