@@ -6,6 +6,8 @@ start that now can, oldest first, and tells the others what they wait for.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from notebookos_ext.cluster.actions import (
     CellAborted,
     CellRejected,
@@ -309,8 +311,6 @@ def _wait_again(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
 
 
 def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
-    if waiting.protected:
-        turn.look_at_all = True
     kernel.waiting.remove(waiting)
     turn.state.queue.remove(waiting)
     turn.state.dirty.add(kernel.id)
@@ -353,9 +353,7 @@ def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
             devices=run.devices,
         )
     )
-    hosts = {host for device in run.devices for host in state.pool.hosts_of(device)}
-    if state.queue.overtake(waiting, hosts):
-        turn.look_at_all = True
+    state.queue.overtake(waiting, _hosts_of(turn, run.devices))
 
 
 # ---- letting waiting cells start
@@ -372,10 +370,9 @@ def advance(turn: Turn) -> None:
 
 def _to_look_at(turn: Turn) -> list[WaitingCell]:
     state = turn.state
-    touched = state.pool.drain_touched()
+    touched = state.pool.drain_touched() | _keep(turn)
     dirty, state.dirty = state.dirty, set()
-    # What is kept for a protected cell may move to another host with any change.
-    if turn.look_at_all or ((touched or dirty) and state.queue.protected):
+    if turn.look_at_all:
         turn.look_at_all = False
         return list(state.queue)
     found = state.queue.in_line(touched) if touched else set()
@@ -388,9 +385,13 @@ def _to_look_at(turn: Turn) -> list[WaitingCell]:
 
 def _look_at(turn: Turn, waiting: WaitingCell) -> None:
     kernel = turn.state.kernels[waiting.cell.kernel]
-    choice = turn.policy.choose(
-        turn.view, kernel, waiting, kept=_kept_from(turn, waiting), at=turn.at
-    )
+    kept = {
+        device
+        for order, devices in turn.state.kept.items()
+        if order < waiting.order
+        for device in devices
+    }
+    choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
     if isinstance(choice, Run):
         _start(turn, kernel, waiting, choice)
     elif isinstance(choice, Reject):
@@ -400,16 +401,25 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         turn.reasons[waiting] = choice.reason
 
 
-def _kept_from(turn: Turn, waiting: WaitingCell) -> set[DeviceId]:
-    """Free devices that older, protected cells keep from this one."""
+def _keep(turn: Turn) -> set[HostId]:
+    """Choose anew what is kept for protected cells; returns the hosts where that makes news."""
+    state = turn.state
+    protected = state.queue.protected
+    if not protected and not state.kept:
+        return set()
+    before, state.kept = state.kept, {}
     kept: set[DeviceId] = set()
-    if waiting.cell.gpus == 0:
-        return kept
-    for older in turn.state.queue.protected:
-        if older.order >= waiting.order:
-            break
-        kept.update(turn.policy.keep(turn.view, turn.state.kernels[older.cell.kernel], older, kept))
-    return kept
+    for waiting in protected:
+        kernel = state.kernels[waiting.cell.kernel]
+        devices = turn.policy.keep(turn.view, kernel, waiting, kept)
+        state.kept[waiting.order] = devices
+        kept.update(devices)
+    changed = set(before.items()) ^ set(state.kept.items())
+    return _hosts_of(turn, (device for _, devices in changed for device in devices))
+
+
+def _hosts_of(turn: Turn, devices: Iterable[DeviceId]) -> set[HostId]:
+    return {host for device in devices for host in turn.state.pool.hosts_of(device)}
 
 
 def _tell(turn: Turn) -> None:

@@ -51,6 +51,7 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
         state.hosts[spec.host] = Host(spec)
     else:
         known.spec, known.state, known.lost_reason = spec, HostState.READY, ""
+    state.most_gpus = max(host.gpu_count for host in state.hosts.values())
     state.pool.list_host(spec.host, spec.devices)
     for replica_id in sorted(state.hosts[spec.host].replicas):
         found = state.find_replica(replica_id)

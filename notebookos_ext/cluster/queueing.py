@@ -3,17 +3,20 @@
 A cell whose GPUs are free elsewhere need not stand behind one whose hosts are full; but each time a
 younger cell takes a GPU that an older one could have used, the older one is *bypassed*. After
 `BYPASS_LIMIT` times what becomes free on its best host is kept for it, so that a cell that needs
-many GPUs gets them however many small ones arrive.
+many GPUs gets them however many small ones arrive. GPUs are kept for the `PROTECTED_MAX` oldest of
+these at once; since the oldest always get theirs, so does everybody in the end.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, ReplicaId
 
 BYPASS_LIMIT = 8
+PROTECTED_MAX = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -114,16 +117,13 @@ class WaitingQueue:
         """Cells for which free GPUs are kept, oldest first."""
         if not self._protected:
             return []
-        found = [waiting for waiting in self._protected.values() if waiting.protected]
-        return sorted(found, key=lambda waiting: waiting.order)
+        found = (waiting for waiting in self._protected.values() if waiting.protected)
+        return heapq.nsmallest(PROTECTED_MAX, found, key=lambda waiting: waiting.order)
 
-    def overtake(self, younger: WaitingCell, hosts: Iterable[HostId]) -> bool:
-        """`younger` took GPUs of these hosts; whether an older cell is protected from now on."""
-        changed = False
+    def overtake(self, younger: WaitingCell, hosts: Iterable[HostId]) -> None:
+        """`younger` took GPUs of these hosts; who stood in line there before it was bypassed."""
         for waiting in self.in_line(hosts):
             if waiting.order < younger.order:
                 waiting.bypassed += 1
-                if waiting.protected and waiting.key not in self._protected:
+                if waiting.bypassed >= BYPASS_LIMIT:
                     self._protected[waiting.key] = waiting
-                    changed = True
-        return changed

@@ -23,6 +23,8 @@ class ClusterState:
         self.max_hosts = max_hosts
         self.hosts: dict[HostId, Host] = {}
         self.kernels: dict[KernelId, Kernel] = {}
+        self.most_gpus = 0
+        """The most GPUs that any known host has, lost ones included; 0 without hosts."""
         self.pool = GpuPool()
         self.queue = WaitingQueue()
         self.lost: dict[ReplicaId, Replica] = {}
@@ -31,6 +33,8 @@ class ClusterState:
         """Kernels that wait for hosts, oldest first."""
         self.hosts_requested = 0
         self.hosts_requested_at = 0.0
+        self.kept: dict[int, tuple[DeviceId, ...]] = {}
+        """Free devices that are kept for protected cells, by these cells' order, oldest first."""
         self.dirty: set[KernelId] = set()
         """Kernels whose waiting cells must be looked at before this event is done."""
 
@@ -68,6 +72,11 @@ class ClusterView:
     def max_hosts(self) -> int:
         """The most hosts that this cluster may have."""
         return self._state.max_hosts
+
+    @property
+    def most_gpus(self) -> int:
+        """The most GPUs that any known host has, lost ones included; 0 without hosts."""
+        return self._state.most_gpus
 
     @property
     def bindings(self) -> Mapping[DeviceId, Binding]:

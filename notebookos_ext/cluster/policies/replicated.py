@@ -88,8 +88,8 @@ def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
             f"but this kernel has {'one replica' if count == 1 else f'replicas 1 to {count}'}",
             "change or remove the replica in the cell's metadata",
         )
-    most = max((host.gpu_count for host in view.hosts.values()), default=None)
-    if most is None or cell.gpus <= most:
+    most = view.most_gpus
+    if cell.gpus <= most or not view.hosts:
         return None
     if most == 0:
         return Reject(
