@@ -198,6 +198,8 @@ class Group:
         node = self.node(name)
         node.saved(ready)
         self.check()
+        for entry in ready.committed:
+            assert entry in member.disk.entries[entry.index - 1 : entry.index], "not on its disk"
         member.delivered += ready.committed
         for result in ready.reads:
             asked_at = self.open_reads[result.read_id]

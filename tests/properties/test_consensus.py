@@ -15,8 +15,8 @@ from raft_group import Group
 from notebookos_ext.cluster.consensus.messages import TimeoutNow
 from notebookos_ext.cluster.consensus.ready import Timing
 
-SEEDS = range(int(os.environ.get("NOTEBOOKOS_RAFT_SEEDS", "200")))
-STEPS = 500
+SEEDS = range(int(os.environ.get("NOTEBOOKOS_RAFT_SEEDS", "150")))
+STEPS = 1_500
 
 
 class Chaos:
@@ -30,7 +30,7 @@ class Chaos:
             names,
             seed=seed,
             timing=Timing(
-                election_ticks=5, heartbeat_ticks=1, retry_ticks=2, stagger_ticks=1, rest_ticks=4
+                election_ticks=6, heartbeat_ticks=2, retry_ticks=3, stagger_ticks=1, rest_ticks=5
             ),
         )
         self.proposed = 0
@@ -38,24 +38,25 @@ class Chaos:
         self.acknowledged: set[str] = set()
         self.loss = self.rng.choice([0.0, 0.02, 0.15])
         self.doubling = self.rng.choice([0.0, 0.05])
-        self.slowness = self.rng.choice([0.0, 0.1, 0.5])
+        self.slowness = self.rng.choice([0.0, 0.3, 0.8])
         self.group.turn = self.move
         self.disorder = self.rng.choice([0.0, 0.3, 1.0])
         self.steps = [
-            (self.deliver, 60),
-            (self.tick, 12),
-            (self.propose, 8),
+            (self.deliver, 130),
+            (self.tick, 24),
+            (self.propose, 12),
             (self.retry, 2),
             (self.read, 2),
-            (self.finish_save, 16),
+            (self.finish_save, 24),
             (self.crash, self.rng.choice([0, 1, 2])),
             (self.crash_in_save, self.rng.choice([0, 1, 2])),
             (self.start, 4),
-            (self.campaign, self.rng.choice([0, 1])),
-            (self.force_election, self.rng.choice([0, 1, 4])),
+            (self.campaign, self.rng.choice([0, 2])),
+            (self.force_election, self.rng.choice([0, 3, 10])),
             (self.transfer, self.rng.choice([0, 1])),
             (self.partition, self.rng.choice([0, 1])),
-            (self.heal, 1),
+            (self.strand_a_leader, self.rng.choice([0, 4])),
+            (self.heal, self.rng.choice([2, 8])),
             (self.report_lost, 1),
             (self.report_back, 1),
         ]
@@ -100,7 +101,10 @@ class Chaos:
             self.move(name)
 
     def propose(self) -> None:
-        if name := self.somebody():
+        leaders = self.group.leaders()
+        # Also to leaders that nobody follows any more: their entries must vanish without a trace.
+        name = self.rng.choice(leaders) if leaders and self.rng.random() < 0.5 else self.somebody()
+        if name:
             self.proposed += 1
             text = f"p{self.proposed}"
             self.group.offer(name, text)
@@ -164,6 +168,16 @@ class Chaos:
         if name := self.somebody():
             self.group.node(name).campaign()
             self.move(name)
+
+    def strand_a_leader(self) -> None:
+        """A leader cut off with entries that others will replace."""
+        if leaders := self.group.leaders():
+            leader = self.rng.choice(leaders)
+            self.group.isolate(leader)
+            for _ in range(self.rng.randrange(1, 4)):
+                self.proposed += 1
+                self.group.offer(leader, f"p{self.proposed}")
+            self.move(leader)
 
     def transfer(self) -> None:
         if name := self.somebody():
