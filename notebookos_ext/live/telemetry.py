@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,14 +28,19 @@ class Telemetry:
     ) -> None:
         self._loop = loop
         self._emit = emit
+        self._lock = threading.Lock()
         self._pending: dict[KernelId | None, str] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def changed(self, kernel: KernelId | None, kind: str) -> None:
         """From any thread: something about `kernel` (None: the cluster) changed."""
-        if not self._loop.is_closed() and not self._closed:
-            self._loop.call_soon_threadsafe(self._note, kernel, kind)
+        with self._lock:
+            first = not self._pending
+            self._pending[kernel] = kind
+        # The loop is woken once per burst, not once per change.
+        if first and not self._closed and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._begin)
 
     def close(self) -> None:
         """Say nothing more; on the loop."""
@@ -42,13 +48,12 @@ class Telemetry:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _note(self, kernel: KernelId | None, kind: str) -> None:
-        self._pending[kernel] = kind
-        if self._timer is None and not self._closed:
+    def _begin(self) -> None:
+        if not self._closed:
             self._timer = self._loop.call_later(QUIET_S, self._tell)
 
     def _tell(self) -> None:
-        self._timer = None
-        pending, self._pending = self._pending, {}
+        with self._lock:
+            pending, self._pending = self._pending, {}
         for kernel, kind in pending.items():
             self._emit({"kind": kind, "kernel_id": kernel})
