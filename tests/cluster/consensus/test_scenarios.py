@@ -256,6 +256,44 @@ def test_s8_a_follower_acknowledges_only_what_was_verified() -> None:
     assert group.node("a").log.commit_index == 1
 
 
+def test_an_acknowledgement_of_an_old_term_does_not_count() -> None:
+    group = Group()
+    group.elect("a")
+    for target in ("b", "a"):
+        group.node(group.leaders()[0]).transfer(target)
+        group.pump(group.leaders()[0])
+        group.settle()
+    assert (group.node("a").role, group.node("a").term) == (Role.LEADER, 3)
+    group.isolate("a")
+    group.propose("a", "x")
+    group.deliver(AppendAnswer("b", "a", 1, accepted=True, index=4))
+    assert group.node("a").log.commit_index == 3
+
+
+def test_a_leader_of_an_old_term_is_told_and_not_followed() -> None:
+    group = Group()
+    group.elect("a")
+    group.isolate("a")
+    group.lose("a", seen_by="bc")
+    group.settle()
+    group.heal()
+    before = group.on_disk("c")
+    for late in (
+        Append("a", "c", 1, 1, 1, (Entry(1, 2, "late", b"late"),), 2),
+        Heartbeat("a", "c", 1, 1, 0),
+    ):
+        group.deliver(late)
+        (answer,) = group.take(AppendAnswer, sender="c")
+        assert (answer.accepted, answer.term) == (False, 2)
+    assert group.on_disk("c") == before
+    assert group.node("c").leader == "b"
+    group.deliver(answer)
+    assert group.node("a").role is Role.FOLLOWER
+    # Any answer of a newer term ends its leading, whatever else it says.
+    group.deliver(HeartbeatAnswer("c", "b", 7, 0))
+    assert (group.node("b").role, group.node("b").term) == (Role.FOLLOWER, 7)
+
+
 def test_s9_l3_each_of_many_concurrent_proposals_has_its_own_index() -> None:
     group = Group()
     group.elect("a")
