@@ -241,6 +241,29 @@ def test_busy_devices_are_tried_again_later() -> None:
     only(cluster.tick(1.0), a.StartAttempt)
 
 
+def test_a_cell_that_was_to_be_tried_again_can_be_taken_back() -> None:
+    cluster = Cluster()
+    cluster.kernel()
+    cluster.submit("c1", 1)
+    assert not only(cluster.lose_host("host-1"), a.CloseAttempt).ends_cell
+    only(cluster.cancel("c1"), a.CellAborted)
+    assert cluster.cancel("c1") == []
+    assert cluster.closed("c1", Outcome.LOST) == []
+    assert cluster.scheduler.view.waiting == ()
+
+
+def test_a_host_that_comes_back_gives_its_replicas_a_fresh_start() -> None:
+    cluster = Cluster()
+    cluster.request()
+    for _ in range(3):
+        cluster.replica_lost("k:1")
+        cluster.tick(30.0)
+    cluster.join("host-1", incarnation="second")
+    cluster.replica_lost("k:1")
+    none_of(cluster.tick(0.5), a.StartReplica)
+    only(cluster.tick(0.5), a.StartReplica)
+
+
 # ---- requests that cannot be met
 
 
