@@ -1,4 +1,4 @@
-"""One survey of the namespace: which names share parts, and what each such component looks like now.
+"""One survey of the namespace: which names share parts, and what each component looks like now.
 
 Every object that is not an atom is pickled, each known component by one pickler; all picklers stay
 alive until the end, so that an address met by two of them is one object that both share. Components
@@ -9,34 +9,26 @@ replicas have. Nothing of the survey outlives it: it holds no user object alive.
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
-from xxhash import xxh3_128
+from xxhash import xxh3_128_digest
 
 from notebookos_ext.kernel.blocks import Fingerprints, fingerprints
+from notebookos_ext.kernel.bundles import Bundle
 from notebookos_ext.kernel.definitions import Definition
+from notebookos_ext.kernel.grouping import Group, Memo, joined
 from notebookos_ext.kernel.held import Leaf, Tombstone, type_name
-from notebookos_ext.kernel.serializer import SEPARATE_TYPES, Index, NamespacePickler, SurveySession
+from notebookos_ext.kernel.references import Index
+from notebookos_ext.kernel.serializer import NamespacePickler, SurveySession
 
 _DEEP_STACK_BYTES = 512 * 1024 * 1024
 _MAX_STARTS = 8
-
-
-Memo = dict[int, tuple[int, Any]]
-"""A pickler's memo: address to (number, object)."""
-
-
-class Group(NamedTuple):
-    """The roots of a component: names of the namespace and ids of definitions."""
-
-    names: tuple[str, ...]
-    definitions: tuple[str, ...]
 
 
 class Dumped(NamedTuple):
@@ -51,6 +43,11 @@ class Dumped(NamedTuple):
     leaves: tuple[tuple[str, Leaf], ...]
     """What cannot travel, with the name it was met under."""
 
+    @property
+    def size_bytes(self) -> int:
+        """The stream and the blocks."""
+        return len(self.skeleton) + sum(block.nbytes for block in self.blocks)
+
 
 class Unpicklable(NamedTuple):
     """Stands for a value whose pickling failed as a whole."""
@@ -61,7 +58,7 @@ class Unpicklable(NamedTuple):
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No garbage collection: pickling makes many objects, and each pass would look at all of them."""
+    """No garbage collection: pickling makes many objects, which every pass would look at."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -72,7 +69,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def deeply(call: Callable[[], Any]) -> Any:
-    """Run `call` on a thread with a large stack, for structures nested deeper than Python allows."""
+    """Run `call` on a thread with a large stack, for structures nested very deep."""
     outcome: list[Any] = []
     limit, size = sys.getrecursionlimit(), threading.stack_size(_DEEP_STACK_BYTES)
 
@@ -103,51 +100,94 @@ class Survey:
         self._session = session
         self._values = values
         self._picklers: list[NamespacePickler] = []
+        """Alive until all memos were compared, so that no address of a temporary is used twice."""
         self._memos: list[Memo] = []
         self._groups: list[Group] = []
         self._dumps: list[Dumped] = []
+        self._home: dict[str, Group] = {}
+        self._skip: Skip = _never
+        self.reached: set[str] = set()
+        """Ids of all definitions that the groups lead to."""
 
     def run(
         self,
         groups: Iterable[Group],
         home: dict[str, Group],
-        skip: Callable[[str, Definition], bool],
-    ) -> list[Dumped]:
+        skip: Skip,
+        bundles: Iterable[Bundle] = (),
+    ) -> Found:
         """Pickle `groups` and every definition they lead to; components that share are merged.
 
-        `home` says in which known group a definition travels, `skip` that one is as it was.
+        `home` says in which known group a definition travels, `skip` that one is as it was. The
+        groups of `bundles` are looked at together, and one by one only where that does not do.
         """
-        needed: list[str] = []
-        seen: set[str] = set()
+        self._home, self._skip = home, skip
+        taken = [(bundle, *self.dump_bundle(bundle.groups)) for bundle in bundles]
+        needed = [def_id for _, _, _, references in taken for def_id in references]
         for group in groups:
-            if group.names:
-                seen.update(group.definitions)
+            self.reached.update(group.definitions)
+            needed.extend(self._add(group).references)
+        self._follow(needed)
+        # A bundle stands behind all components: it is opened if it shares with any of them.
+        sets = self._joined([memo for _, memo, _, _ in taken])
+        alone = {members[0] for members in sets if len(members) == 1}
+        at_rest: list[Group] = []
+        for number, (bundle, _, fingerprint, _) in enumerate(taken, start=len(self._memos)):
+            if fingerprint == bundle.fingerprint and number in alone:
+                at_rest.extend(bundle.groups)
+                continue
+            for group in bundle.groups:
                 needed.extend(self._add(group).references)
+        if len(at_rest) < sum(len(bundle.groups) for bundle, *_ in taken):
+            self._follow(needed)
+            sets = self._joined([])
+        return Found(self._merged(sets), at_rest)
+
+    def _follow(self, needed: list[str]) -> None:
+        """Pickle the definitions that were referred to, and those that they refer to."""
         while needed:
             def_id = needed.pop()
-            if def_id in seen:
+            if def_id in self.reached:
                 continue
-            group = self._alive(home.get(def_id) or Group((), (def_id,)))
-            seen.update(group.definitions)
+            group = self._alive(self._home.get(def_id) or Group((), (def_id,)))
+            self.reached.update((def_id, *group.definitions))
             definition = self._session.definitions.get(def_id)
-            if definition is None or (len(group.definitions) == 1 and skip(def_id, definition)):
+            if definition is None or (
+                len(group.definitions) == 1 and self._skip(def_id, definition)
+            ):
                 continue
             needed.extend(self._add(group).references)
-        self.reached = seen
-        return self._merge()
 
     def dump_alone(self, group: Group) -> Dumped:
         """Pickle one group and nothing that it leads to."""
         return self._dump(group)[1]
 
+    def dump_bundle(self, groups: tuple[Group, ...]) -> tuple[Memo, bytes, set[str]]:
+        """Pickle the values of several groups at once: memo, fingerprint, references."""
+        pickler = self._pickler()
+        try:
+            pickler.dump([self._values[name] for group in groups for name in group.names])
+        except Exception:  # noqa: BLE001 - whatever it is, it comes again when looked at one by one
+            return {}, b"", set()
+        if pickler.leaves or pickler.blocks or pickler.cells or pickler.touched:
+            return {}, b"", set()
+        memo = pickler.memo.copy()
+        pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
+        return memo, xxh3_128_digest(pickler.file.getbuffer()), pickler.references
+
+    def _pickler(self) -> NamespacePickler:
+        pickler = NamespacePickler(self._session)
+        self._picklers.append(pickler)
+        return pickler
+
     def _alive(self, group: Group) -> Group:
         present = self._session.definitions.get
-        return Group((), tuple(each for each in group.definitions if present(each) is not None))
+        return Group(
+            group.names, tuple(each for each in group.definitions if present(each) is not None)
+        )
 
     def _add(self, group: Group) -> Dumped:
         memo, dumped = self._dump(group)
-        # Picklers and copies of their memos keep the temporaries' addresses taken until all were
-        # compared.
         self._memos.append(memo)
         self._groups.append(group)
         self._dumps.append(dumped)
@@ -175,88 +215,86 @@ class Survey:
         self._values[name] = Unpicklable(type_name(self._values[name]), reason)
 
     def _dump_once(self, group: Group) -> tuple[Memo, Dumped]:
-        pickler = NamespacePickler(self._session)
-        present = self._session.definitions.get
+        pickler = self._pickler()
         self._current = ""
-        pairs = [
-            (def_id, found)
-            for def_id in group.definitions
-            if (found := present(def_id)) is not None
-        ]
-        ranked = pickler.dump_definitions(pairs)
-        leaves = [(def_name(found), leaf) for _, found in pairs[:1] for leaf in pickler.leaves]
-        pickler.leaves.clear()
+        leaves: list[tuple[str, Leaf]] = []
+        ranked: tuple[tuple[str, int], ...] = ()
+        if group.definitions:
+            present = self._session.definitions.get
+            found = [(def_id, present(def_id)) for def_id in group.definitions]
+            pairs = [(def_id, each) for def_id, each in found if each is not None]
+            ranked = pickler.dump_definitions(pairs)
+            leaves = [(pairs[0][1].__qualname__, leaf) for leaf in pickler.leaves]
+            pickler.leaves.clear()
         for name in group.names:
             self._current = name
             value = self._values[name]
-            if isinstance(value, Unpicklable):
+            if type(value) is Unpicklable:
                 pickler.leaves.append(Leaf(*value))
                 value = Tombstone(value.type_name, value.reason)
             pickler.dump(value)
             leaves += [(name, leaf) for leaf in pickler.leaves]
             pickler.leaves.clear()
-        pickler.dump_cells()
         memo = pickler.memo.copy()
+        sets = [value for _, value in memo.values() if type(value) is set]
+        tail = bool(sets or pickler.cells)
+        if tail:
+            pickler.dump_cells()
+            memo = pickler.memo.copy()
+            pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
+            leaves += [(group.names[0], leaf) for leaf in pickler.leaves if group.names]
         memo.update((id(value), (len(memo), value)) for value in pickler.touched)
-        pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
-        leaves += [(name, leaf) for name in group.names[:1] for leaf in pickler.leaves]
-        index = msgspec.msgpack.encode(Index(ranked, group.names))
+        index = msgspec.msgpack.encode(Index(ranked, group.names, tail))
         stream = pickler.file.getvalue()
         blocks = tuple(pickler.blocks)
         prints = tuple(map(fingerprints, blocks))
-        whole = xxh3_128(stream)
-        for each in prints:
-            whole.update(b"".join(each))
+        digest = xxh3_128_digest(stream)
+        if prints:
+            digest = xxh3_128_digest(b"".join((digest, *itertools.chain(*prints))))
         dumped = Dumped(
             Group(group.names, tuple(def_id for def_id, _ in ranked)),
             len(index).to_bytes(4, "big") + index + stream,
             blocks,
             prints,
-            whole.digest(),
+            digest,
             frozenset(pickler.references),
             tuple(leaves),
         )
-        self._picklers.append(pickler)
         return memo, dumped
 
     # ------------------------------------------------------------- sharing
 
-    def _merge(self) -> list[Dumped]:
+    def _joined(self, more: list[Memo]) -> list[list[int]]:
+        memos = [*self._memos, *more]
+        return joined(memos, self._session.separate, len(self._session.specials))
+
+    def _merged(self, sets: list[list[int]]) -> list[Dumped]:
         """Pickle together what shares an object."""
-        parent = list(range(len(self._dumps)))
-
-        def find(node: int) -> int:
-            while parent[node] != node:
-                parent[node] = parent[parent[node]]
-                node = parent[node]
-            return node
-
-        owner: dict[int, int] = {}
-        separate, specials = self._session.separate, len(self._session.specials)
-        for number, memo in enumerate(self._memos):
-            for key, (place, value) in memo.items():
-                if type(value) in SEPARATE_TYPES or place < specials or key in separate:
-                    continue
-                first = owner.setdefault(key, number)
-                if first != number and not isinstance(value, (type, types.FunctionType)):
-                    parent[find(number)] = find(first)
-        together: dict[int, list[int]] = {}
-        for number in range(len(self._dumps)):
-            together.setdefault(find(number), []).append(number)
         merged: list[Dumped] = []
-        for members in together.values():
+        for numbers in sets:
+            members = [number for number in numbers if number < len(self._groups)]
             if len(members) == 1:
                 merged.append(self._dumps[members[0]])
-                continue
-            names = sorted({name for number in members for name in self._groups[number].names})
-            ids = sorted({each for number in members for each in self._groups[number].definitions})
-            merged.append(self._dump(Group(tuple(names), tuple(ids)))[1])
+            elif members:
+                names = sorted({name for each in members for name in self._groups[each].names})
+                ids = sorted({each for one in members for each in self._groups[one].definitions})
+                merged.append(self._dump(Group(tuple(names), tuple(ids)))[1])
         return merged
 
 
-def def_name(definition: Definition) -> str:
-    """A definition as the user knows it."""
-    return definition.__qualname__
+class Found(NamedTuple):
+    """What a survey found."""
+
+    dumps: list[Dumped]
+    at_rest: list[Group]
+    """Components of bundles that did not change."""
+
+
+Skip = Callable[[str, Definition], bool]
+
+
+def _never(_: str, __: Definition) -> bool:
+    return False
 
 
 def survey(
@@ -264,9 +302,10 @@ def survey(
     values: dict[str, Any],
     groups: list[Group],
     home: dict[str, Group],
-    skip: Callable[[str, Definition], bool],
-) -> tuple[list[Dumped], set[str]]:
-    """Survey `values`; returns the components and the ids of all definitions they lead to.
+    skip: Skip,
+    bundles: Iterable[Bundle] = (),
+) -> tuple[Survey, Found]:
+    """Survey `values`: the components, and the survey itself for what else it knows.
 
     Starts again when memory taken for separate turned out to be shared (`torch.from_numpy` of a
     part of an array that was met later): the second time, the owner is known from the beginning.
@@ -280,11 +319,11 @@ def survey(
                 owners.forget_foreign()
                 session.memory["owners"] = owners
             run = Survey(session, values)
-            dumps = run.run(groups, home, skip)
+            found = run.run(groups, home, skip, bundles)
             if not session.conflict:
                 break
             memory = session.memory
-        return dumps, run.reached
+        return run, found
 
 
 def survey_one(
@@ -292,5 +331,4 @@ def survey_one(
 ) -> Dumped:
     """One component as it is, whatever it may share with others."""
     with collector_paused():
-        run = Survey(open_session(), values)
-        return run.dump_alone(group)
+        return Survey(open_session(), values).dump_alone(group)

@@ -58,7 +58,7 @@ class Definitions:
             return found[1]
         if isinstance(definition, type):
             # cloudpickle's own id, so that what users pickle themselves loads on any replica.
-            def_id = private._get_or_create_tracker_id(definition)  # noqa: SLF001
+            def_id: str = private._get_or_create_tracker_id(definition)  # noqa: SLF001
         else:
             def_id = uuid.uuid4().hex
         self._bind(def_id, definition)
@@ -79,7 +79,7 @@ class Definitions:
         ids[key] = (weakref.ref(definition, forget), def_id)
         if (
             isinstance(definition, type)
-            and definition not in private._DYNAMIC_CLASS_TRACKER_BY_CLASS
+            and definition not in private._DYNAMIC_CLASS_TRACKER_BY_CLASS  # noqa: SLF001
         ):
             private._lookup_class_or_track(def_id, definition)  # noqa: SLF001
 
@@ -236,7 +236,7 @@ class Definitions:
         return self._create_class(def_id, header)
 
     def fill(self, def_id: str, body: dict[str, Any], *, fresh: bool) -> None:
-        """Give the definition the state of `body`; what is not in it is taken from one not `fresh`."""
+        """Give the definition the state of `body`; one not `fresh` loses what is not in it."""
         definition = self._objects[def_id]
         if isinstance(definition, types.FunctionType):
             _fill_function(definition, body)

@@ -18,6 +18,7 @@ FRAMEWORKS = frozenset(
 """Top-level packages whose objects compute on GPUs."""
 
 _PLAIN = frozenset({int, float, complex, bool, str, bytes, type(None)})
+_CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 _CONTAINER_LOOK = 20
 """How many items of a container are looked at."""
 
@@ -41,9 +42,9 @@ def _derived(kind: Any) -> bool:
 
 def _items(value: Any) -> Iterator[Any]:
     """A few of a container's items."""
-    if isinstance(value, Mapping) and type(value) is dict:
+    if type(value) is dict:
         yield from (item for item, _ in zip(value.values(), range(_CONTAINER_LOOK), strict=False))
-    elif type(value) in {list, tuple, set, frozenset}:
+    elif type(value) in _CONTAINERS:
         yield from (item for item, _ in zip(value, range(_CONTAINER_LOOK), strict=False))
 
 
@@ -76,18 +77,24 @@ def gpu_names(namespace: Mapping[str, Any], names: Iterable[str]) -> tuple[str, 
     """Those of `names` through which code reaches a GPU framework, sorted."""
     reaching: set[str] = set()
     mentioned: dict[str, set[str]] = {}
+    plain = dict.fromkeys(_PLAIN, True)
+    """Types that neither come from a framework nor contain or mention anything."""
     for name in names:
         value = namespace.get(name)
         kind = type(value)
-        if kind in _PLAIN:
+        if plain.get(kind):
             continue
-        if _is_framework(value) or any(_is_framework(item) for item in _items(value)):
+        if _is_framework(value) or any(
+            type(item) not in _PLAIN and _is_framework(item) for item in _items(value)
+        ):
             reaching.add(name)
             continue
         of_class = kind if kind.__module__ == "__main__" else None
         found = _mentions(value if of_class is None else of_class)
         if found:
             mentioned[name] = found
+        elif not isinstance(value, (type, types.FunctionType, types.MethodType, types.ModuleType)):
+            plain[kind] = kind not in _CONTAINERS
     grown = True
     while grown:
         new = {

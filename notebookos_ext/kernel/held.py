@@ -52,7 +52,7 @@ class Tombstone:
         # The pickler, copy and isinstance() look these up on the instance.
         if name in {"__class__", "__reduce_ex__", "__reduce__"}:
             return object.__getattribute__(self, name)
-        _refuse(self)
+        return _refuse(self)
 
     def __setattr__(self, name: str, value: object) -> None:
         _refuse(self)

@@ -1,8 +1,8 @@
-"""`In`, `Out`, `_` and the execution count: IPython's own names, which user code may use like any other.
+"""`In`, `Out`, `_` and the execution count: IPython's names, which users take like any other.
 
 Inputs travel as what was added. A value of `Out` is a root of its own, called `Out[n]`: one that is
-also a variable shares its component. `_`, `__`, `___` and `_n` are derived from `Out` where they are
-its values.
+also a variable shares its component. `_`, `__`, `___` and `_n` are derived from `Out` where they
+are its values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class History:
         self._last: tuple[Any, ...] = ()
 
     def _out(self) -> dict[int, Any]:
-        return self._manager.output_hist if self._manager is not None else {}
+        out: dict[int, Any] = self._manager.output_hist if self._manager is not None else {}
+        return out
 
     def is_derived(self, name: str, value: Any) -> bool:
         """Whether a global is IPython's and follows from `In` and `Out`."""
@@ -59,16 +60,12 @@ class History:
     def _number(self, value: Any) -> int:
         for number in reversed(self._out()):
             if self._out()[number] is value:
-                return number
+                return int(number)
         return -1
 
     def roots(self) -> dict[str, Any]:
         """The values of `Out` by the names of their roots."""
-        return {
-            f"Out[{number}]": value
-            for number, value in self._out().items()
-            if isinstance(number, int)
-        }
+        return {f"Out[{number}]": value for number, value in self._out().items()}
 
     def record(self) -> HistoryRecord | None:
         """What the history gained; None if nothing."""

@@ -17,7 +17,7 @@ _EVENTS = ("pre_execute", "post_execute", "pre_run_cell", "post_run_cell")
 
 def _is_notebooks(function: Any) -> bool:
     """Whether a function was made in the notebook: library callbacks come with their extension."""
-    # ipykernel registers bound methods of its own: their module decides, not whether it has the name.
+    # ipykernel registers bound methods of its own: their module decides, not the name in it.
     inner = getattr(function, "__func__", function)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     return isinstance(inner, types.FunctionType) and (
@@ -73,9 +73,8 @@ class IPythonState:
 
     def _set_settings(self, settings: dict[str, Any]) -> None:
         shell = self._shell
-        plain = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get(
-            "text/plain"
-        )
+        formatters = getattr(getattr(shell, "display_formatter", None), "formatters", {})
+        plain: Any = formatters.get("text/plain")
         for name, value in settings.items():
             if name == "flags":
                 shell.compile.flags = value

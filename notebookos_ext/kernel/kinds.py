@@ -63,12 +63,12 @@ def _thread(pickler: Reduction, thread: Any) -> Reduced:
 _THREAD_PARTS = {"_started", "_tstate_lock", "_stderr", "_invoke_excepthook", "_handle", "_ident"}
 
 
-def load_thread(kind: type, started: bool, ident: int | None) -> Any:
+def load_thread(kind: Any, started: bool, ident: int | None) -> Any:
     """A thread that has ended, or was not started."""
     thread = kind.__new__(kind)
     threading.Thread.__init__(thread)
     if started:
-        thread._started.set()
+        thread._started.set()  # noqa: SLF001
         for name, value in (("_tstate_lock", None), ("_ident", ident)):
             if hasattr(thread, name):
                 setattr(thread, name, value)
@@ -86,7 +86,7 @@ def _handler(_: Reduction, handler: Any) -> Reduced:
     return load_handler, (type(handler),), state, None, None, fill
 
 
-def load_handler(kind: type) -> Any:
+def load_handler(kind: Any) -> Any:
     """A logging handler with a lock of its own."""
     handler = kind.__new__(kind)
     handler.createLock()
@@ -118,7 +118,7 @@ def _weak_set(_: Reduction, group: Any) -> Reduced:
     return type(group), (list(group),)
 
 
-def _memoryview(pickler: Reduction, view: memoryview) -> Reduced:
+def _memoryview(_: Reduction, view: memoryview) -> Reduced:
     source = view.obj
     if not view.c_contiguous or not isinstance(source, (bytes, bytearray)) or view.readonly:
         return (
@@ -165,7 +165,7 @@ def load_context_var(name: str, value: tuple[Any, ...]) -> Any:
     return variable
 
 
-def _lru_cache(pickler: Reduction, cached: Any) -> Reduced:
+def _lru_cache(_: Reduction, cached: Any) -> Reduced:
     module = sys.modules.get(cached.__module__ or "")
     if module is not None and cached.__module__ != "__main__":
         found: Any = module
@@ -189,7 +189,7 @@ def load_lru_cache(function: Any, parameters: dict[str, Any]) -> Any:
 
 
 def fill(value: Any, state: dict[str, Any]) -> None:
-    """Set the attributes without asking the object, whose own hooks may need what is not there yet."""
+    """Set the attributes without asking the object, whose hooks may need what is not there yet."""
     vars(value).update(state)
 
 
@@ -305,18 +305,18 @@ def _popen(pickler: Reduction, process: Any) -> Reduced:
     return load_popen, (type(process),), state, None, None, fill
 
 
-def load_popen(kind: type) -> Any:
+def load_popen(kind: Any) -> Any:
     """A child process that has ended."""
     process = kind.__new__(kind)
-    process._waitpid_lock = threading.Lock()
-    process._child_created = False
+    process._waitpid_lock = threading.Lock()  # noqa: SLF001
+    process._child_created = False  # noqa: SLF001
     return process
 
 
 def _executor(pickler: Reduction, executor: Any) -> Reduced:
-    if executor._work_queue.qsize():
+    if executor._work_queue.qsize():  # noqa: SLF001
         return pickler.hold(executor, "a thread pool with work in it")
-    return type(executor), (executor._max_workers,)
+    return type(executor), (executor._max_workers,)  # noqa: SLF001
 
 
 def _future(pickler: Reduction, future: Any) -> Reduced:

@@ -5,6 +5,7 @@ Every function first looks whether the library is loaded. A section that is None
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import sys
 from collections.abc import Callable
@@ -54,7 +55,10 @@ def _set_numpy_errors(options: dict[str, str]) -> None:
 
 def _torch_random() -> Any:
     torch = _loaded("torch")
-    return None if torch is None else bytes(torch.get_rng_state().untyped_storage())
+    if torch is None:
+        return None
+    state = torch.get_rng_state()
+    return ctypes.string_at(state.data_ptr(), state.nbytes)
 
 
 def _set_torch_random(state: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a reducer may ask of the pickler that calls it, so that reducers need not know the pickler."""
+"""What a reducer may ask of the pickler that calls it: reducers need not know the pickler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class Session(Protocol):
 class Reduction(Protocol):
     """The pickler as reducers see it."""
 
-    session: Session
+    @property
+    def session(self) -> Session:
+        """What it shares with the other picklers of its survey."""
+        ...
 
     def hold(self, value: object, reason: str) -> Reduced:
         """Reduce `value` to a tombstone: it lives in this process only."""

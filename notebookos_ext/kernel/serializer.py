@@ -1,16 +1,15 @@
-"""Objects to bytes and back: a pickler that keeps what a notebook can tell apart.
+"""Objects to bytes: a pickler that keeps what a notebook can tell apart.
 
 The stream of a component is a small index, then several pickles in one memo: the headers of its
 definitions, their bodies, the values of its names, and the contents of closure cells. Objects that
 every replica has of its own (the namespace itself, the standard streams, …) are put into the memo
 before the first pickle and named by persistent ids on the other side.
 
-Loading runs user code (`__setstate__`, reconstructors): bytes must be authenticated before.
+`loading.py` is the other side.
 """
 
 from __future__ import annotations
 
-import builtins
 import copyreg
 import io
 import pickle
@@ -21,20 +20,26 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any
 
-import msgspec
 from cloudpickle import cloudpickle as private
 
 from notebookos_ext.kernel import arrays, frames, kinds, tensors
 from notebookos_ext.kernel.definitions import (
-    CellKey,
     Definition,
     Definitions,
     ForeignKey,
-    replace_contents,
 )
 from notebookos_ext.kernel.held import Leaf, Tombstone, tombstone_leaf, type_name
 from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
-from notebookos_ext.kernel.set_order import arrange, recipe_for
+from notebookos_ext.kernel.references import (
+    fill_module,
+    find_cell,
+    find_definition,
+    find_module,
+    find_namespace,
+    load_code,
+    load_main,
+)
+from notebookos_ext.kernel.set_order import recipe_for
 
 PROTOCOL = 5
 _BY_NAME: dict[tuple[str, str], Reducer] = {
@@ -83,14 +88,6 @@ SEPARATE_TYPES = frozenset(
 )
 
 
-class Index(msgspec.Struct, frozen=True, array_like=True):
-    """What stands at the head of a component's stream."""
-
-    definitions: tuple[tuple[str, int], ...]
-    """Ids with their rank: a definition's header refers only to definitions of lower rank."""
-    names: tuple[str, ...]
-
-
 class SurveySession:
     """What the picklers of one survey share, see `reduction.Session`."""
 
@@ -137,7 +134,7 @@ def _default(pickler: Reduction, value: object) -> Reduced:
         and not hasattr(type(value), "__setstate__")
     ):
         # Looking for __setstate__ on the half-made object would run the user's __getattr__.
-        return (*reduced, None, None)[:5] + (kinds.fill_slots,)
+        return (*(*reduced, None, None)[:5], kinds.fill_slots)
     return reduced
 
 
@@ -314,13 +311,13 @@ def _contents(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def _depth(definition: object) -> int:
-    """How many definitions must exist before this one: bases, their arguments, and the metaclass."""
+    """How many definitions must exist before this one: bases, their arguments, metaclasses."""
     if not isinstance(definition, type):
         arguments = getattr(definition, "__args__", None)
         if isinstance(definition, types.FunctionType) or not isinstance(arguments, tuple):
             return 0
         return max(map(_depth, (*arguments, getattr(definition, "__origin__", None))), default=0)
-    if definition.__module__ == "builtins" or isinstance(definition, types.GenericAlias):
+    if definition.__module__ == "builtins":
         return 0
     bases = (
         getattr(definition, "__orig_bases__", ()) if "__orig_bases__" in vars(definition) else ()
@@ -350,11 +347,6 @@ def _reduce_enum(pickler: Reduction, member: Enum) -> Reduced:
 def _reduce_code(_: Reduction, code: types.CodeType) -> Reduced:
     _, args = private._code_reduce(code)  # noqa: SLF001
     return load_code, (args, code.co_filename)
-
-
-def load_code(args: tuple[Any, ...], filename: str) -> types.CodeType:
-    """Code that still names the cell it came from, so that tracebacks can show it."""
-    return types.CodeType(*args).replace(co_filename=filename)
 
 
 def _reduce_module(pickler: Any, module: types.ModuleType) -> Reduced:
@@ -388,11 +380,6 @@ def contents(namespace: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in namespace.items() if key != "__builtins__"}
 
 
-def fill_module(module: types.ModuleType, state: dict[str, Any]) -> None:
-    """Give a module made by code its contents."""
-    replace_contents(vars(module), state)
-
-
 class _Foreign:
     """Stands in a stream for the globals of functions that are not the notebook's."""
 
@@ -402,31 +389,6 @@ class _Foreign:
 
 def _reduce_foreign(_: Reduction, stand_in: _Foreign) -> Reduced:
     return find_namespace, (stand_in.key,)
-
-
-def find_namespace(_: ForeignKey) -> Any:
-    """Stands in streams for a function's globals; the unpickler puts its own in this place."""
-    raise pickle.UnpicklingError("globals can only be loaded by NamespaceUnpickler")
-
-
-def find_module(_: ForeignKey, __: bool) -> Any:
-    """Stands in streams for a module made by code; the unpickler puts its own in this place."""
-    raise pickle.UnpicklingError("such a module can only be loaded by NamespaceUnpickler")
-
-
-def load_main() -> types.ModuleType:
-    """This replica's `__main__`."""
-    return sys.modules["__main__"]
-
-
-def find_definition(_: str) -> Any:
-    """Stands in streams for the definition of that id; the unpickler puts its own in this place."""
-    raise pickle.UnpicklingError("a definition can only be loaded by NamespaceUnpickler")
-
-
-def find_cell(_: CellKey | None) -> Any:
-    """Stands in streams for a closure cell; the unpickler puts its own in this place."""
-    raise pickle.UnpicklingError("a closure cell can only be loaded by NamespaceUnpickler")
 
 
 _FIXED: dict[type, Reducer] = {
@@ -459,161 +421,3 @@ def _find_reducer(kind: type) -> Reducer:
         if base is types.ModuleType:
             return _reduce_module
     return _default
-
-
-# ----------------------------------------------------------------- loading
-
-
-def preamble(specials: Iterable[str]) -> bytes:
-    """A pickle that only puts the special objects into the memo, in this order."""
-    parts = [b"\x80\x05"]
-    for name in specials:
-        parts += [b"P", name.encode("ascii"), b"\n", pickle.MEMOIZE, pickle.POP]
-    return b"".join([*parts, pickle.NONE, pickle.STOP])
-
-
-class Loading:
-    """What the unpicklers of one delta share: definitions and cells made on the way."""
-
-    def __init__(self, definitions: Definitions, specials: dict[str, Any]) -> None:
-        self.definitions = definitions
-        self.specials = specials
-        self.preamble = preamble(specials)
-        self.alive: dict[str, Definition] = {}
-        self.fresh: set[str] = set()
-        self._cells: dict[CellKey, types.CellType] = {}
-        self._modules: dict[ForeignKey, types.ModuleType] = {}
-
-    def find_definition(self, def_id: str) -> Definition:
-        """The definition of that id, which some component of this or an earlier delta created."""
-        found = self.alive.get(def_id)
-        if found is None:
-            found = self.definitions.get(def_id)
-        if found is None:
-            raise pickle.UnpicklingError(f"the function or class {def_id} is not on this replica")
-        return found
-
-    def find_cell(self, key: CellKey | None) -> types.CellType:
-        """The cell of that name: this replica's, or a new one."""
-        if key is None:
-            return types.CellType()
-        known = self.definitions.cell(key)
-        return known if known is not None else self._cells.setdefault(key, types.CellType())
-
-    def find_namespace(self, key: ForeignKey) -> dict[str, Any]:
-        """The globals that the named function has: this replica's, or new ones."""
-        known = self.definitions.foreign(key)
-        return known if known is not None else vars(self._new_module(key))
-
-    def find_module(self, key: ForeignKey, registered: bool) -> types.ModuleType:
-        """The module made by code whose globals the named function has, or a new one."""
-        namespace = self.definitions.foreign(key) if key.function else None
-        module = self.definitions.module_of(namespace) if namespace is not None else None
-        if module is None:
-            module = self._new_module(key)
-        if registered:
-            sys.modules[module.__name__] = module
-        return module
-
-    def _new_module(self, key: ForeignKey) -> types.ModuleType:
-        made = self._modules.get(key) if key.function else None
-        if made is None:
-            made = self._modules[key] = types.ModuleType(key.name)
-            vars(made).clear()
-            vars(made)["__builtins__"] = builtins
-            vars(made)["__name__"] = key.name
-            self.definitions.note_module(made)
-        return made
-
-
-class NamespaceUnpickler(pickle.Unpickler):
-    """Reads one component's stream, in the phases that `load_streams` goes through."""
-
-    def __init__(
-        self, stream: bytes | memoryview, buffers: Iterable[Any], loading: Loading
-    ) -> None:
-        size = int.from_bytes(stream[:4], "big")
-        self.index = msgspec.msgpack.decode(stream[4 : 4 + size], type=Index)
-        file = io.BytesIO(loading.preamble + bytes(stream[4 + size :]))
-        super().__init__(file, buffers=buffers)
-        self._loading = loading
-        self.load()
-        self._bodies: list[str] = []
-
-    def persistent_load(self, name: Any) -> Any:
-        """An object that every replica has of its own."""
-        return self._loading.specials[name]
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        """Globals; our two stand-ins become this loading's methods."""
-        if module == __name__ and name.startswith("find_"):
-            return getattr(self._loading, name)
-        return super().find_class(module, name)
-
-    def load_header(self, place: int) -> None:
-        """Create definition number `place` of the index."""
-        def_id, _ = self.index.definitions[place]
-        if self._loading.definitions.get(def_id) is None:
-            self._loading.fresh.add(def_id)
-        definition = self._loading.definitions.create(def_id, self.load())
-        self._loading.alive[def_id] = definition
-
-    def load_bodies(self) -> None:
-        """Fill the definitions in."""
-        for def_id, _ in self.index.definitions:
-            fresh = def_id in self._loading.fresh
-            self._loading.definitions.fill(def_id, self.load(), fresh=fresh)
-        self.load_cells()
-
-    def load_cells(self) -> None:
-        """Fill the closure cells met so far."""
-        while (contents := self.load()) is not None:
-            for cell, value in contents:
-                if value:
-                    cell.cell_contents = value[0]
-                elif _contents(cell):
-                    del cell.cell_contents
-
-    def load_values(self) -> dict[str, Any]:
-        """The values of the component's names."""
-        values = {name: self.load() for name in self.index.names}
-        self.load_cells()
-        for group, recipe in self.load() or ():
-            arrange(group, recipe)
-        return values
-
-
-Failed = Callable[[NamespaceUnpickler, BaseException], None]
-
-
-def load_streams(unpicklers: list[NamespaceUnpickler], failed: Failed) -> dict[str, Any]:
-    """Load components that may refer to each other's definitions; returns the values of their names.
-
-    A component that cannot be loaded is reported to `failed` and left out.
-    """
-    broken: set[int] = set()
-
-    def attempt(unpickler: NamespaceUnpickler, step: Callable[[], Any]) -> Any:
-        if id(unpickler) in broken:
-            return None
-        try:
-            return step()
-        except Exception as error:  # noqa: BLE001 - user code runs here; the others must still load
-            broken.add(id(unpickler))
-            failed(unpickler, error)
-            return None
-
-    headers = sorted(
-        (rank, order, place)
-        for order, unpickler in enumerate(unpicklers)
-        for place, (_, rank) in enumerate(unpickler.index.definitions)
-    )
-    for _, order, place in headers:
-        unpickler = unpicklers[order]
-        attempt(unpickler, lambda u=unpickler, p=place: u.load_header(p))  # type: ignore[misc]
-    for unpickler in unpicklers:
-        attempt(unpickler, unpickler.load_bodies)
-    values: dict[str, Any] = {}
-    for unpickler in unpicklers:
-        values.update(attempt(unpickler, unpickler.load_values) or {})
-    return values

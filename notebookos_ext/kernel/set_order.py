@@ -3,7 +3,8 @@
 A set's order depends on its table's size and on which element came first to a contested place.
 Pickle adds the elements in the order they are given out, which can settle contests otherwise, or
 leave a smaller table. Where that would show, a *recipe* travels with the set: an order of adding,
-the table's size, and the places of deleted elements, which others had to pass. Equal hashes are a condition: all replicas share one hash seed.
+the table's size, and the places of deleted elements, which others had to pass. Equal hashes are a
+condition: all replicas share one hash seed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_ELEMENTS = 100_000
 
 
 def recipe_for(group: set[Any]) -> Recipe | None:
-    """How to build a set with the order of `group`; None if pickle's way does, or no way is known."""
+    """How to build a set with the order of `group`; None if pickle's way does, or none is known."""
     given = list(group)
     if not given or len(given) > _MAX_ELEMENTS:
         return None

@@ -23,7 +23,7 @@ def special_objects(shell: Any, namespace: dict[str, Any]) -> dict[str, Any]:
         "raw inputs": getattr(history, "input_hist_raw", None),
         "outputs": getattr(history, "output_hist", None),
         "directories": getattr(history, "dir_hist", None),
-        "random": random._inst,  # type: ignore[attr-defined] # noqa: SLF001
+        "random": random._inst,  # noqa: SLF001
     }
     # A name without an object still takes its place in the memo.
     return {name: value if value is not None else _Absent() for name, value in found.items()}

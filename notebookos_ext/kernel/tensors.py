@@ -17,7 +17,7 @@ from notebookos_ext.kernel.reduction import Reduced, Reduction
 
 
 class StorageRoot:
-    """One piece of memory that torch owns, or that lies in a numpy array; one per survey and address."""
+    """One piece of memory that torch owns, or that lies in a numpy array."""
 
     def __init__(self, storage: Any, owner: Any = None, offset: int = 0) -> None:
         self.storage = storage
@@ -91,7 +91,8 @@ def _reduce_computed(pickler: Reduction, tensor: Any) -> Reduced:
 
 def graph_is_alive(node: Any, limit: int = 200) -> bool:
     """Whether backward() could still run: torch frees what a node saved once it has run."""
-    waiting, seen = [node], set()
+    waiting: list[Any] = [node]
+    seen: set[Any] = set()
     while waiting and len(seen) < limit:
         current = waiting.pop()
         if current is None or current in seen:

@@ -1,0 +1,49 @@
+"""Which roots belong together: groups, and how groups are joined by the objects they share."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Iterable
+from typing import Any, NamedTuple
+
+from notebookos_ext.kernel.serializer import SEPARATE_TYPES
+
+Memo = dict[int, tuple[int, Any]]
+"""A pickler's memo: address to (number, object)."""
+
+
+class Group(NamedTuple):
+    """The roots of a component: names of the namespace and ids of definitions."""
+
+    names: tuple[str, ...]
+    definitions: tuple[str, ...]
+
+
+def joined(memos: Iterable[Memo], separate: Collection[int], specials: int) -> list[list[int]]:
+    """The numbers of the memos, grouped by the objects they have in common.
+
+    Objects in `separate` and the first `specials` entries of each memo join nothing, and neither do
+    immutable values, functions and classes, which travel by value or by id.
+    """
+    parent: list[int] = []
+
+    def find(node: int) -> int:
+        while parent[node] != node:
+            parent[node] = parent[parent[node]]
+            node = parent[node]
+        return node
+
+    owner: dict[int, int] = {}
+    for number, memo in enumerate(memos):
+        parent.append(number)
+        for key, (place, value) in memo.items():
+            if type(value) in SEPARATE_TYPES or place < specials:
+                continue
+            first = owner.setdefault(key, number)
+            if first == number or key in separate or isinstance(value, (type, types.FunctionType)):
+                continue
+            parent[find(number)] = find(first)
+    together: dict[int, list[int]] = {}
+    for number in range(len(parent)):
+        together.setdefault(find(number), []).append(number)
+    return list(together.values())
