@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -108,13 +108,11 @@ def reaches_gpu(code: str, gpu_names: frozenset[str] = frozenset()) -> str | Non
             tree = ast.parse(python)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return _in_text(code, gpu_names)
-    for module in _imports(tree):
-        framework = _framework(module)
-        if framework is not None:
-            return f"the cell imports {framework}"
-    for name in _names(tree):
-        if name in gpu_names:
-            return _uses(name)
+    for node in ast.walk(tree):
+        # Walked once and no further than to the first find: this is on the way of every cell.
+        reason = _reason(node, gpu_names)
+        if reason is not None:
+            return reason
     return _in_text(magics, gpu_names) if magics else None
 
 
@@ -198,27 +196,35 @@ def _continues(lines: list[str], number: int) -> bool:
     return before.endswith(("\\", "(", "[", "{", ","))
 
 
-def _imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and node.args:
-            function, first = node.func, node.args[0]
-            name = getattr(function, "attr", None) or getattr(function, "id", None)
-            if name in {"import_module", "__import__"} and isinstance(first, ast.Constant):
-                yield str(first.value)
+def _reason(node: ast.AST, gpu_names: frozenset[str]) -> str | None:
+    """Why this part of the code may use a GPU. A name that it only assigns is a new one."""
+    if isinstance(node, ast.Name):
+        is_read = node.id in gpu_names and not isinstance(node.ctx, ast.Store)
+        return _uses(node.id) if is_read else None
+    if isinstance(node, ast.AugAssign):
+        target = node.target
+        changes = isinstance(target, ast.Name) and target.id in gpu_names
+        return _uses(ast.unparse(target)) if changes else None
+    for module in _imported(node):
+        framework = _framework(module)
+        if framework is not None:
+            return f"the cell imports {framework}"
+    return None
 
 
-def _names(tree: ast.AST) -> Iterator[str]:
-    """Globals (or locals of the same name) that the code reads; what it only assigns is new."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-            yield node.target.id
+def _imported(node: ast.AST) -> list[str]:
+    """Modules that a statement or call imports."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        if not node.module or node.level:
+            return []
+        return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        name = getattr(node.func, "attr", None) or getattr(node.func, "id", None)
+        if name in {"import_module", "__import__"}:
+            return [str(node.args[0].value)]
+    return []
 
 
 def _framework(module: str) -> str | None:
