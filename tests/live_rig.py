@@ -25,6 +25,10 @@ HANG_S = 60.0
 """Ends a test that hangs; nothing is measured by it."""
 
 
+MARK = "NOTEBOOKOS_STARTED_BY"
+"""In the environment of what a test starts, to find all that comes of it."""
+
+
 def until(condition: Callable[[], Any], what: str) -> Any:
     """Wait for a condition and return what it gave."""
     deadline = time.monotonic() + HANG_S
@@ -156,3 +160,15 @@ async def until_async(condition: Callable[[], Awaitable[Any]], what: str) -> Any
             await asyncio.sleep(0.02)
     assert found, what
     return found
+
+
+def started_by(mark: str) -> list[int]:
+    """Processes that the marked run started, however far they detached themselves."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process.pid)
+        except (psutil.Error, OSError):
+            continue
+    return [pid for pid in found if not gone(pid)]

@@ -9,11 +9,8 @@ import sys
 from pathlib import Path
 
 import nbformat
-import psutil
 import pytest
-from live_rig import gone, until
-
-MARK = "NOTEBOOKOS_PRIVATE_TEST"
+from live_rig import MARK, started_by, until
 
 RUNS_A_NOTEBOOK = """
 import sys, nbformat
@@ -46,18 +43,6 @@ def start(folder: Path, mark: str, *, before: str = "", after: str = "") -> subp
         text=True,
         env={**os.environ, MARK: mark, "PYTHONWARNINGS": "ignore"},
     )
-
-
-def started_by(mark: str) -> list[int]:
-    """Processes that the marked run started, however far they detached themselves."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark:
-                found.append(process.pid)
-        except (psutil.Error, OSError):
-            continue
-    return [pid for pid in found if not gone(pid)]
 
 
 def folder_of(process: subprocess.Popen[str]) -> Path:
