@@ -112,9 +112,11 @@ class History:
                 namespace[name] = text
         self._shell.execution_count = record.count
         hook = getattr(self._shell, "displayhook", None)
+        hidden = getattr(self._shell, "user_ns_hidden", {})
         for name, number in zip(_LATEST, record.latest, strict=True):
             if number in self._out():
-                namespace[name] = self._out()[number]
+                # In all three, else IPython takes the value for the user's and never changes it.
+                namespace[name] = hidden[name] = self._out()[number]
                 if hook is not None:
                     setattr(hook, name, namespace[name])
         self._sent = len(self._manager.input_hist_parsed)

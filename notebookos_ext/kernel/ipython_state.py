@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 _TRAITS = ("ast_node_interactivity", "autocall", "automagic", "xmode")
@@ -84,7 +85,8 @@ class IPythonState:
                 if plain.float_precision != value:
                     plain.float_precision = value
             elif name == "directories":
-                shell.user_ns["_dh"][:] = value
+                # Paths, as IPython keeps them; text is what travels.
+                shell.user_ns["_dh"][:] = map(Path, value)
             elif getattr(shell, name) != value:
                 setattr(shell, name, value)
 
