@@ -3,10 +3,20 @@
 Never use it elsewhere: Galata's helper takes all protection away.
 """
 
+import atexit
 import os
+import shutil
+from pathlib import Path
 from tempfile import mkdtemp
 
 from jupyterlab.galata import configure_jupyter_server
+
+# Everything that a run leaves on disk is in one folder, which ends with the server.
+folder = Path(mkdtemp(prefix="notebookos-ui-"))
+atexit.register(shutil.rmtree, folder, ignore_errors=True)
+for part in ("root", "workspaces", "state"):
+    (folder / part).mkdir()
+os.environ["JUPYTERLAB_GALATA_ROOT_DIR"] = str(folder / "root")
 
 configure_jupyter_server(c)
 
@@ -15,8 +25,10 @@ c.ServerApp.port = int(os.environ.get("UI_TEST_PORT", "8988"))
 c.ServerApp.allow_root = True
 c.LabApp.news_url = None
 c.LabApp.extension_manager = "readonly"
+shutil.rmtree(c.LabApp.workspaces_dir, ignore_errors=True)
+c.LabApp.workspaces_dir = str(folder / "workspaces")
 
 # A cluster of its own, whose agents do not outlive a server that is killed by more than this.
-c.NotebookOSApp.state_folder = mkdtemp(prefix="notebookos-ui-")
+c.NotebookOSApp.state_folder = str(folder / "state")
 c.NotebookOSApp.lease_s = 30.0
 c.NotebookOSApp.gpus = "simulated"
