@@ -188,27 +188,29 @@ def listing_errors(listed_files: list[str], real_files: list[str]) -> list[str]:
     )
 
 
+def check(errors: list[str]) -> None:
+    """Fail with all of them, one a line."""
+    assert not errors, "\n" + "\n".join(errors)
+
+
 def test_every_python_file_has_a_row() -> None:
     optional = [f for f in listed((".py",)) if f.endswith("__init__.py") and (PACKAGE / f).exists()]
     required = python_files()
-    assert (
-        listing_errors(listed((".py",)), required + [f for f in optional if f not in required])
-        == []
-    )
+    check(listing_errors(listed((".py",)), required + [f for f in optional if f not in required]))
 
 
 def test_python_imports_point_upwards() -> None:
     edges = {file: own_imports(file) for file in python_files()}
-    assert upward_errors(listed((".py",)), edges) == []
+    check(upward_errors(listed((".py",)), edges))
 
 
 def test_every_typescript_file_has_a_row() -> None:
-    assert listing_errors(listed((".ts", ".tsx")), typescript_files()) == []
+    check(listing_errors(listed((".ts", ".tsx")), typescript_files()))
 
 
 def test_typescript_imports_point_upwards() -> None:
     edges = {file: typescript_imports(file) for file in typescript_files()}
-    assert upward_errors(listed((".ts", ".tsx")), edges) == []
+    check(upward_errors(listed((".ts", ".tsx")), edges))
 
 
 def test_folders_import_only_the_folders_below() -> None:
@@ -223,7 +225,7 @@ def test_folders_import_only_the_folders_below() -> None:
             else target not in {"errors.py", "clock.py", "settings.py"}
         )
     ]
-    assert wrong == []
+    check(wrong)
 
 
 def test_cluster_imports_nothing_that_acts() -> None:
@@ -236,7 +238,7 @@ def test_cluster_imports_nothing_that_acts() -> None:
             if top in ACTING or (top == "random" and name not in {"random", "random.Random"}):
                 wrong.append(f"{file} imports {name}")
         wrong += [f"{file} imports {t}" for t in own_imports(file) & {"clock.py", "settings.py"}]
-    assert wrong == []
+    check(wrong)
 
 
 def test_each_outside_library_has_its_home() -> None:
@@ -250,7 +252,7 @@ def test_each_outside_library_has_its_home() -> None:
                 wrong.append(f"{file} imports {name}, which has no home in ARCHITECTURE.md")
             elif not any(fnmatch.fnmatch(file, pattern) for pattern in known[name]):
                 wrong.append(f"{file} imports {name}, whose home is {', '.join(known[name])}")
-    assert wrong == []
+    check(wrong)
 
 
 @pytest.mark.parametrize(

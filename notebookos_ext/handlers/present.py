@@ -117,7 +117,8 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         notebook_path=entry.spec.notebook_path,
         state=entry.state.value,
         epoch=entry.epoch,
-        replica_count=entry.spec.replica_count,
+        # What it was asked for counts only until it has its hosts.
+        replica_count=len(entry.replicas) or entry.spec.replica_count,
         next_replica_count=entry.next_replica_count,
         gpus_per_cell=record.gpus_per_cell,
         replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
