@@ -11,8 +11,8 @@ import ctypes
 import sys
 from typing import Any
 
-from notebookos_ext.kernel.arrays import owners_of
 from notebookos_ext.kernel.device_homes import HOMES
+from notebookos_ext.kernel.memory_owners import owners_of
 from notebookos_ext.kernel.reduction import Reduced, Reduction
 
 
