@@ -172,9 +172,16 @@ class Cluster:
     # ---- cells
 
     def submit(
-        self, cell: str, gpus: int = 0, *, kernel: str = "k", replica: int | None = None
+        self,
+        cell: str,
+        gpus: int = 0,
+        *,
+        kernel: str = "k",
+        replica: int | None = None,
+        near: str | None = None,
     ) -> list[a.Action]:
-        asked = Cell(KernelId(kernel), CellId(cell), gpus, "test", replica)
+        where = ReplicaId(near) if near else None
+        asked = Cell(KernelId(kernel), CellId(cell), gpus, "test", replica, where)
         return self.do(e.CellSubmitted(asked, self.now))
 
     def cancel(self, cell: str, *, kernel: str = "k") -> list[a.Action]:

@@ -50,6 +50,11 @@ class _ExecuteContent(msgspec.Struct):
     stop_on_error: bool = True
 
 
+class _DebugContent(msgspec.Struct):
+    command: str = ""
+
+
+_debug = msgspec.json.Decoder(_DebugContent)
 _status = msgspec.json.Decoder(_Status)
 _count = msgspec.json.Decoder(_Count)
 _execute = msgspec.json.Decoder(_ExecuteContent)
@@ -104,6 +109,16 @@ class Request(msgspec.Struct, eq=False):
     def reply_type(self) -> str | None:
         """The type of its reply; None for comm messages."""
         return f"{self.type.removesuffix('_request')}_reply" if self.type not in COMM else None
+
+    @property
+    def attaches(self) -> bool:
+        """Whether it makes something in its replica that the next cell is meant to find there."""
+        if self.type != "debug_request":
+            return self.type == "comm_open"
+        try:
+            return _debug.decode(self.message.content_frame).command == "initialize"
+        except msgspec.DecodeError:
+            return False
 
     @property
     def may_be_asked_again(self) -> bool:
@@ -191,8 +206,8 @@ class CellRequest(Request, eq=False):
             return first
         return super().admits(message)
 
-    def arrival(self, kernel: KernelId) -> CellArrived:
-        """Tell the controller that it has its turn."""
+    def arrival(self, kernel: KernelId, near: ReplicaId | None) -> CellArrived:
+        """Tell the controller that it has its turn, and which replica is preferred."""
         self.arrived = True
         return CellArrived(
             kernel=kernel,
@@ -200,6 +215,7 @@ class CellRequest(Request, eq=False):
             code=self.code,
             metadata=self.metadata,
             silent=self.silent,
+            near=near,
         )
 
     def fail(self, content: Mapping[str, Any], execution_count: int) -> list[Output]:

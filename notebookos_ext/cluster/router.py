@@ -89,6 +89,7 @@ class KernelRouter:
         self.kernel = kernel
         self._replicas: dict[ReplicaId, None] = {}
         self._executor: ReplicaId | None = None
+        self._attached: ReplicaId | None = None
         self._held_back = False
         self._started = False
         self._queue: deque[Request] = deque()
@@ -234,6 +235,7 @@ class KernelRouter:
             self._running = self._open[head.id] = head
             head.attempt, head.replica = attempt, replica
             self._executor, self._held_back = replica, False
+            self._attached = None
             if replica in self._replicas:
                 self._give(head, replica)
             self._forward_stranded()
@@ -266,7 +268,7 @@ class KernelRouter:
                 self._end(request, request.finish({"status": "aborted"}))
         self._replicas.clear()
         self._probes.clear()
-        self._executor = None
+        self._executor = self._attached = None
         self._held_back = self._started = False
         self._execution_count = 0
         return self._take()
@@ -313,6 +315,8 @@ class KernelRouter:
         if request.type == "execute_request":
             # ipykernel drops an input_request for which no stdin is connected: connect it first.
             self._out.append(PrepareReplica(replica, request.identity))
+        elif request.attaches:
+            self._attached = replica
         self._out.append(request.sent_to(replica))
 
     def _forward_stranded(self) -> None:
@@ -383,7 +387,8 @@ class KernelRouter:
                 self._out += head.begin()
                 if self._executor in self._replicas:
                     self._out.append(PrepareReplica(self._executor, head.identity))
-                self._out.append(head.arrival(self.kernel))
+                near = self._attached if self._attached in self._replicas else None
+                self._out.append(head.arrival(self.kernel, near))
                 return
 
     def _comms_open(self) -> bool:

@@ -79,6 +79,8 @@ class CellArrived(msgspec.Struct, frozen=True, tag=True):
     metadata: dict[str, Any]
     silent: bool
     at_head: bool = True
+    near: ReplicaId | None = None
+    """The replica that a debugger or a comm was attached to since the last cell, if any."""
 
 
 class CellReplied(msgspec.Struct, frozen=True, tag=True):

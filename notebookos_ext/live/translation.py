@@ -109,6 +109,7 @@ class Translation:
                     gpus=need.gpus,
                     gpus_reason=need.reason,
                     replica_number=need.replica_number,
+                    near=said.near,
                 ),
                 at=now,
             )

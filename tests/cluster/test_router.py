@@ -155,8 +155,9 @@ def asked(output: Any) -> str:
 
 def event(output: Any) -> str:
     match output:
-        case CellArrived(_, cell, code, _, silent):
-            return f"event: {cell} arrived, code={code!r}{' silent' if silent else ''}"
+        case CellArrived(_, cell, code, _, silent, _, near):
+            more = f"{' silent' if silent else ''}{f' near {near}' if near else ''}"
+            return f"event: {cell} arrived, code={code!r}{more}"
         case CellReplied(_, cell, attempt, status):
             return f"event: {cell} attempt {attempt} replied {status}"
         case InputWaiting(_, cell, waiting):

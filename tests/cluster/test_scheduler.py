@@ -425,6 +425,22 @@ def test_rotation_goes_to_the_next_that_can() -> None:
     assert ran == ["k:1", "k:3", "k:1", "k:3"]
 
 
+@pytest.mark.parametrize("preference", list(ExecutorPreference))
+def test_a_cell_goes_where_a_debugger_waits_for_it(preference: ExecutorPreference) -> None:
+    cluster = Cluster()
+    cluster.kernel(preference=preference)
+    assert only(cluster.submit("c", near="k:3"), a.StartAttempt).replica == "k:3"
+
+
+def test_a_cell_does_not_wait_for_the_debuggers_host() -> None:
+    cluster = Cluster()
+    cluster.kernel()
+    cluster.kernel("l")
+    cluster.submit("x", 2, kernel="l", replica=3)
+    cluster.started("x", kernel="l")
+    assert only(cluster.submit("c", 1, near="k:3"), a.StartAttempt).replica != "k:3"
+
+
 # ---- the view
 
 

@@ -3,7 +3,8 @@
 Any replica can run any cell, so a cell starts at once when one of several hosts has GPUs free
 (paper sections 1.4 and 2). The preferences, strongest first: the replica the user named; the one
 that has names which cannot travel or are not yet durable; the one being restarted for this cell;
-the last executor, whose memory is warm; the host that fits best, so that whole hosts stay free.
+the one that a debugger waits in; the last executor, whose memory is warm; the host that fits best,
+so that whole hosts stay free.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def _run_or_wait(
     for replica in live:
         devices = _devices_for(view, kernel, replica, cell.gpus, kept)
         if devices is not None:
-            rank = _rank(view, kernel, replica, devices)
+            rank = _rank(view, kernel, cell, replica, devices)
             options.append((replica is not recycling, rank, replica.id, devices))
     if options:
         *_, best, devices = min(options)
@@ -258,20 +259,21 @@ def _devices_for(
 
 
 def _rank(
-    view: ClusterView, kernel: Kernel, replica: Replica, devices: tuple[DeviceId, ...]
-) -> tuple[int, int, int, int]:
+    view: ClusterView, kernel: Kernel, cell: Cell, replica: Replica, devices: tuple[DeviceId, ...]
+) -> tuple[int, int, int, int, int]:
     """Lowest is best."""
+    away = int(cell.near not in (None, replica.id))
     other_devices = bool(
         devices and set(devices) != set(replica.devices) and _fixed_to_devices(view, replica)
     )
     is_last = replica.id == kernel.last_executor
     if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
-        return int(is_last), int(other_devices), _turns_away(kernel, replica), 0
+        return away, int(is_last), int(other_devices), _turns_away(kernel, replica), 0
     if devices:
         load = view.pool.free_count(replica.host) - len(devices)
     else:
         load = view.hosts[replica.host].executing
-    return int(other_devices), int(not is_last), load, replica.number
+    return away, int(other_devices), int(not is_last), load, replica.number
 
 
 def _turns_away(kernel: Kernel, replica: Replica) -> int:
