@@ -129,6 +129,7 @@ class NotebookOSApp(ExtensionApp):
             self._telemetry.close()
         if runtime is not None:
             await asyncio.to_thread(runtime.stop)
+        cluster_runtime.install(None)
 
     @property
     def _server(self) -> Any:

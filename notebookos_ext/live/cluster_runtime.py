@@ -23,6 +23,7 @@ from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import NotebookOSError, Unavailable
 from notebookos_ext.live.backends.local import LocalBackend
 from notebookos_ext.live.controller import Controller
+from notebookos_ext.live.file_systems import network_file_system
 from notebookos_ext.live.router_thread import RouterThread
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
@@ -47,6 +48,7 @@ class ClusterRuntime:
         """Open the state folder. Raises InvalidSettings and StorageError; nothing runs yet."""
         self.settings = settings.validate()
         self.private = private
+        self._pid = os.getpid()
         self.folder = _open_folder(settings, private=private)
         clock = clock or SystemClock()
         self.router = RouterThread(clock=clock, on_event=self._from_router)
@@ -75,9 +77,18 @@ class ClusterRuntime:
         self.router.start()
         self.controller.start()
         log.info("the cluster's state folder is %s", self.folder.path)
+        kind = network_file_system(self.folder.path)
+        if kind is not None:
+            self.controller.warn_soon(
+                f"the state folder {self.folder.path} is on a network file system ({kind}), where "
+                "logs are slow and may be lost; set NotebookOSApp.state_folder to a local folder"
+            )
 
     def stop(self) -> None:
         """End everything; with a private cluster nothing stays on disk either."""
+        if os.getpid() != self._pid:
+            # A forked child has no part in it, and must not take it from its parent.
+            return
         try:
             self.controller.stop(delete_logs=self.private)
         finally:

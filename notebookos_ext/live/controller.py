@@ -234,6 +234,10 @@ class Controller:
             return 0
         return self._lives.exit_codes.get(kernel)
 
+    def warn_soon(self, message: str) -> None:
+        """Something that the user should know of the whole cluster."""
+        self._loop.call_soon_threadsafe(self.warn, message)
+
     def change_settings(
         self, kernel: KernelId, *, replica_count: int | None, gpus_per_cell: int | None
     ) -> concurrent.futures.Future[None]:

@@ -13,7 +13,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events, messages
 from notebookos_ext.cluster.model import KernelId, KernelSpec
 from notebookos_ext.cluster.state import ClusterView
-from notebookos_ext.errors import Infeasible, NotFound
+from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
@@ -52,6 +52,7 @@ class KernelLives:
         self._outlet = outlet
         self._shutdown_messages: dict[KernelId, asyncio.Event] = {}
         self.exit_codes: dict[KernelId, int] = {}
+        self._ending = False
 
     def interrupt(self, kernel: KernelId) -> None:
         """Take back the cell that waits, or interrupt the executor."""
@@ -103,7 +104,9 @@ class KernelLives:
     async def start(self, spec: KernelSpec, plan: LaunchPlan, changes: NotebookSettings) -> None:
         """See `Controller.start_kernel`."""
         kernel = spec.kernel
+        self._refuse_when_ending()
         await self._fleet.wait_for_a_host()
+        self._refuse_when_ending()
         record = self._records.get(kernel)
         if record is not None and not record.closed:
             self._restart(record, plan, changes)
@@ -159,15 +162,24 @@ class KernelLives:
             self.exit_codes.pop(kernel, None)
 
     async def stop_all(self) -> None:
-        """End every kernel, side by side."""
+        """End every kernel, side by side; no kernel can be started any more.
+
+        Their owners are not told of it: a restarter would start them again.
+        """
+        self._ending = True
         await asyncio.gather(*(self.stop(kernel) for kernel in list(self._records)))
+
+    def _refuse_when_ending(self) -> None:
+        if self._ending:
+            raise Unavailable("the cluster is being stopped; start the server again")
 
     def _close(self, kernel: KernelId) -> None:
         record = self._records.get(kernel)
         if record is None or record.closed:
             return
         record.closed = True
-        self.exit_codes.setdefault(kernel, 0)
+        if not self._ending:
+            self.exit_codes.setdefault(kernel, 0)
         self._outlet.post(events.KernelStopped(kernel=kernel, at=self._clock.now()))
         self._outlet.changed(kernel, "kernel")
 

@@ -9,6 +9,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events, messages
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.live.agent_client import check
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord
@@ -146,13 +147,18 @@ class Lifecycle:
 
     async def _close(self, action: actions.CloseKernel) -> None:
         request = messages.CloseMember(kernel=action.kernel, delete=True)
-        answers = [
-            self._fleet.agent(host).send(request)
+        closing = {
+            host: self._fleet.agent(host).send(request)
             for host in action.members
             if self._fleet.has(host)
-        ]
-        if answers:
-            await asyncio.wait(answers)
+        }
+        if closing:
+            await asyncio.wait(closing.values())
+        for host, answer in closing.items():
+            try:
+                check(answer.result(), messages.Done)
+            except NotebookOSError as error:
+                log.warning("%s has not closed kernel %s: %s", host, action.kernel, error)
 
 
 def _open(record: KernelRecord, members: tuple[HostId, ...], host: HostId) -> messages.OpenKernel:

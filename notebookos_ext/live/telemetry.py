@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -39,8 +40,10 @@ class Telemetry:
             first = not self._pending
             self._pending[kernel] = kind
         # The loop is woken once per burst, not once per change.
-        if first and not self._closed and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._begin)
+        if first and not self._closed:
+            # The server's loop may be closed before the cluster has ended.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._begin)
 
     def close(self) -> None:
         """Say nothing more; on the loop."""
