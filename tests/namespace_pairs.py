@@ -26,11 +26,9 @@ class Template:
         environment = os.environ | {
             "PYTHONHASHSEED": "0",
             "PYTHONPATH": os.pathsep.join((str(TESTS), str(TESTS.parent))),
-            "IPYTHONDIR": str(TESTS / "no-such-profile"),
             "MPLBACKEND": "module://matplotlib_inline.backend_inline",
             "OMP_NUM_THREADS": "1",
         }
-        environment.pop("IPYTHONDIR")
         self.process = subprocess.Popen(
             [sys.executable, str(TESTS / "namespace_replica.py"), str(theirs.fileno())],
             pass_fds=[theirs.fileno()],

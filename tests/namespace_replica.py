@@ -54,8 +54,11 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self.puts: list[tuple[str, int]] = []
+        self.broken = False
 
     def put(self, digest: str, data: bytes) -> None:
+        if self.broken:
+            raise OSError("the store is away")
         self.puts.append((digest, len(data)))
         (self.path / digest).write_bytes(data)
 
@@ -68,10 +71,15 @@ class Replica:
 
     def __init__(self, store: str, options: dict[str, int]) -> None:
         from IPython.core.interactiveshell import InteractiveShell
+        from traitlets.config import Config
 
         from notebookos_ext.kernel.synchronizer import Synchronizer, SyncOptions
 
-        self.shell = InteractiveShell.instance()
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.InteractiveShell.xmode = "Minimal"
+        config.InteractiveShell.colors = "nocolor"
+        self.shell = InteractiveShell.instance(config=config)
         self.store = Folder(store)
         self.synchronizer = Synchronizer(
             self.shell,
@@ -103,6 +111,20 @@ class Replica:
             late = msgspec.msgpack.encode(self.synchronizer.ship_late(collected.late))
         return msgspec.msgpack.encode(collected.delta), late, collected.notes
 
+    def collect_and_change(self, code: str) -> tuple[bytes, bytes, tuple[str, ...]]:
+        """Collect, run more code, and keep the late parts for `ship_kept`."""
+        import msgspec
+
+        collected = self.synchronizer.collect()
+        self.kept = collected.late
+        self.shell.run_cell(code)
+        return msgspec.msgpack.encode(collected.delta), b"", collected.notes
+
+    def ship_kept(self) -> bytes:
+        import msgspec
+
+        return msgspec.msgpack.encode(self.synchronizer.ship_late(self.kept))
+
     def apply(self, data: bytes) -> tuple[str, ...]:
         import msgspec
 
@@ -116,8 +138,21 @@ class Replica:
     def gpu_names(self) -> tuple[str, ...]:
         return self.synchronizer.gpu_names
 
+    def forget(self, names: list[str]) -> None:
+        self.synchronizer.forget(names)
+
     def forget_all(self) -> None:
         self.synchronizer.forget_all()
+
+    def evaluate_puts(self) -> list[tuple[str, int]]:
+        """Digest and size of each chunk that was put."""
+        return self.store.puts
+
+    def break_store(self) -> None:
+        self.store.broken = True
+
+    def mend_store(self) -> None:
+        self.store.broken = False
 
 
 def serve(stream: socket.socket, store: str, options: dict[str, int]) -> None:
@@ -151,8 +186,10 @@ def template(control: socket.socket) -> None:
             return
         if os.fork() == 0:
             control.close()
-            with contextlib.suppress(BrokenPipeError):
-                serve(socket.socket(fileno=descriptors[0]), store, options)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            stream = socket.socket(fileno=descriptors[0])
+            with contextlib.suppress(BrokenPipeError), stream:
+                serve(stream, store, options)
             os._exit(0)
         os.close(descriptors[0])
 

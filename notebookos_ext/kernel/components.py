@@ -12,6 +12,7 @@ import gc
 import itertools
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -57,13 +58,20 @@ class Unpicklable(NamedTuple):
 
 
 @contextmanager
-def collector_paused() -> Iterator[None]:
-    """No garbage collection: pickling makes many objects, which every pass would look at."""
+def undisturbed() -> Iterator[None]:
+    """No garbage collection, which would look at all that pickling makes, and no warnings.
+
+    Warnings of what user objects do when pickled are not for the user. The list of filters is
+    swapped: `catch_warnings` would make all warnings that were shown once be shown again.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
+    filters = warnings.filters
+    warnings.filters = [("ignore", None, Warning, None, 0)]  # type: ignore[misc]
     try:
         yield
     finally:
+        warnings.filters = filters  # type: ignore[misc]
         if was_enabled:
             gc.enable()
 
@@ -209,7 +217,7 @@ class Survey:
 
     def _refuse(self, group: Group, error: Exception) -> None:
         name = self._current
-        if name not in group.names or isinstance(self._values[name], Unpicklable):
+        if name not in group.names or type(self._values[name]) is Unpicklable:
             raise error
         reason = str(error) or type(error).__name__
         self._values[name] = Unpicklable(type_name(self._values[name]), reason)
@@ -244,6 +252,10 @@ class Survey:
             pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
             leaves += [(group.names[0], leaf) for leaf in pickler.leaves if group.names]
         memo.update((id(value), (len(memo), value)) for value in pickler.touched)
+        if pickler.held:
+            # Pickled once, under the first name that led to it; its own name tells the user more.
+            held = ((name, pickler.held.get(id(self._values[name]))) for name in group.names)
+            leaves += [(name, leaf) for name, leaf in held if leaf is not None]
         index = msgspec.msgpack.encode(Index(ranked, group.names, tail))
         stream = pickler.file.getvalue()
         blocks = tuple(pickler.blocks)
@@ -311,7 +323,7 @@ def survey(
     part of an array that was met later): the second time, the owner is known from the beginning.
     """
     memory: dict[str, Any] = {}
-    with collector_paused():
+    with undisturbed():
         for _ in range(_MAX_STARTS):
             session = open_session()
             owners = memory.get("owners")
@@ -330,5 +342,5 @@ def survey_one(
     open_session: Callable[[], SurveySession], values: dict[str, Any], group: Group
 ) -> Dumped:
     """One component as it is, whatever it may share with others."""
-    with collector_paused():
+    with undisturbed():
         return Survey(open_session(), values).dump_alone(group)

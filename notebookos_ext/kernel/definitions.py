@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import sys
 import types
+import typing
 import uuid
 import weakref
 from collections.abc import Container
@@ -201,6 +202,9 @@ class Definitions:
         meta, name, bases, keywords, *_ = private._class_getnewargs(cls)  # noqa: SLF001
         if "__slots__" in cls.__dict__:
             keywords["__slots__"] = cls.__dict__["__slots__"]
+        if typing.NamedTuple in bases:
+            # Naming it as a base means to make a new kind of tuple from annotations.
+            bases = cls.__bases__
         return ("class", meta, name, bases, keywords)
 
     def class_body(self, cls: type) -> dict[str, Any]:

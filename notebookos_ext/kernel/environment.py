@@ -25,6 +25,9 @@ from notebookos_ext.kernel import ipython_state, library_state
 PREFIX = "env:"
 """Before a section's name among the names of roots; no identifier contains a colon."""
 
+EARLY = frozenset({"env:path", "env:directory", "env:variables"})
+"""Sections that decide what can be imported."""
+
 _OURS = re.compile(r"(NVIDIA_|NOTEBOOKOS_|JPY_)|(CUDA_VISIBLE_DEVICES|PWD|OLDPWD|_)\Z")
 """Environment variables that tell replicas apart, or belong to the machinery."""
 
@@ -59,6 +62,11 @@ class Environment:
         """The sections as they are now, by the names of their roots; None is nothing to say."""
         self._note_modules(namespace)
         return {PREFIX + name: read() for name, (read, _) in self._sections.items()}
+
+    def prepare(self, sections: Mapping[str, Any]) -> list[str]:
+        """Apply what imports depend on; before anything else of a delta is loaded."""
+        importlib.invalidate_caches()
+        return self.apply({name: value for name, value in sections.items() if name in EARLY})
 
     def apply(self, sections: Mapping[str, Any]) -> list[str]:
         """Make this process's state that of `sections`; returns a sentence for each that failed."""

@@ -9,6 +9,7 @@ import itertools
 import sys
 from typing import Any
 
+from notebookos_ext.kernel.kinds import fill
 from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
 
 
@@ -73,13 +74,29 @@ def reduce_references(_: Reduction, references: Any) -> Reduced:
 def reduce_widget(pickler: Reduction, widget: Any) -> Reduced:
     """A widget on the page speaks through a comm of this process."""
     if getattr(widget, "comm", None) is None:
-        return pickler.plain(widget)
+        return reduce_traits(pickler, widget)
     return pickler.hold(widget, OPEN_WIDGET)
 
 
 def reduce_comm(pickler: Reduction, comm: Any) -> Reduced:
     """An open comm belongs to this process."""
     return pickler.hold(comm, OPEN_WIDGET)
+
+
+def reduce_traits(_: Reduction, owner: Any) -> Reduced:
+    """An object with traits: its own pickling leaves the observers out."""
+    return new, (type(owner),), dict(vars(owner)), None, None, fill
+
+
+def reduce_handler(pickler: Reduction, handler: Any) -> Reduced:
+    """What `@observe` made is an attribute of its class."""
+    pickler.separate(handler)
+    return getattr, (handler.this_class, handler.name)
+
+
+def new(kind: Any) -> Any:
+    """An object without its `__init__`."""
+    return object.__new__(kind)
 
 
 OPEN_WIDGET = "open widget: its comm lives in this process"
@@ -94,6 +111,8 @@ def open_comms(shell: Any) -> int:
 
 
 BY_NAME: dict[tuple[str, str], Reducer] = {
+    ("traitlets.traitlets", "HasTraits"): reduce_traits,
+    ("traitlets.traitlets", "EventHandler"): reduce_handler,
     ("cycler", "Cycler"): reduce_constant,
     ("matplotlib.cbook", "CallbackRegistry"): reduce_callbacks,
     ("pandas.core.indexes.base", "Index"): reduce_index,

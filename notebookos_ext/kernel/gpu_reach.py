@@ -29,15 +29,19 @@ def _package(kind: Any) -> str:
 
 
 def _is_framework(value: Any) -> bool:
-    if isinstance(value, types.ModuleType):
+    kind = type(value)
+    # Asking the value for its class would run user code, or fail for a dead proxy.
+    if issubclass(kind, types.ModuleType):
         return value.__name__.partition(".")[0] in FRAMEWORKS
-    if isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
+    if issubclass(kind, (type, types.FunctionType, types.BuiltinFunctionType)):
         return _package(value) in FRAMEWORKS or _derived(value)
-    return _derived(type(value))
+    return _derived(kind)
 
 
 def _derived(kind: Any) -> bool:
-    return isinstance(kind, type) and any(_package(base) in FRAMEWORKS for base in kind.__mro__)
+    return issubclass(type(kind), type) and any(
+        _package(base) in FRAMEWORKS for base in kind.__mro__
+    )
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -57,13 +61,13 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 def _mentions(value: Any) -> set[str]:
     """The names that a notebook's function, method or class may look up."""
-    if isinstance(value, types.MethodType):
+    if type(value) is types.MethodType:
         value = value.__func__
-    if isinstance(value, types.FunctionType):
+    if type(value) is types.FunctionType:
         if value.__module__ != "__main__":
             return set()
         return {name for code in _codes(value.__code__) for name in code.co_names}
-    if isinstance(value, type) and value.__module__ == "__main__":
+    if issubclass(type(value), type) and value.__module__ == "__main__":
         found: set[str] = {base.__name__ for base in value.__bases__}
         for member in list(vars(value).values()):
             inner = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
@@ -93,7 +97,7 @@ def gpu_names(namespace: Mapping[str, Any], names: Iterable[str]) -> tuple[str, 
         found = _mentions(value if of_class is None else of_class)
         if found:
             mentioned[name] = found
-        elif not isinstance(value, (type, types.FunctionType, types.MethodType, types.ModuleType)):
+        elif not issubclass(kind, (type, types.FunctionType, types.MethodType, types.ModuleType)):
             plain[kind] = kind not in _CONTAINERS
     grown = True
     while grown:

@@ -40,7 +40,11 @@ def joined(memos: Iterable[Memo], separate: Collection[int], specials: int) -> l
             if type(value) in SEPARATE_TYPES or place < specials:
                 continue
             first = owner.setdefault(key, number)
-            if first == number or key in separate or isinstance(value, (type, types.FunctionType)):
+            if (
+                first == number
+                or key in separate
+                or issubclass(type(value), (type, types.FunctionType))
+            ):
                 continue
             parent[find(number)] = find(first)
     together: dict[int, list[int]] = {}

@@ -8,6 +8,7 @@ are its values.
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ _NUMBERED = re.compile(r"_i?[0-9]+\Z")
 _OUT = re.compile(r"Out\[([0-9]+)\]\Z")
 _LATEST = ("_", "__", "___")
 _INPUTS = ("_i", "_ii", "_iii")
+_TRACEBACK = ("last_type", "last_value", "last_traceback", "last_exc")
 
 
 class HistoryRecord(msgspec.Struct, frozen=True):
@@ -104,6 +106,9 @@ class History:
         for number, text in enumerate(record.raw, start=record.start):
             if number:
                 namespace[f"_i{number}"] = text
+        # `%debug` and `%tb` must not take an older error of this replica for the latest.
+        for name in _TRACEBACK:
+            vars(sys).pop(name, None)
         raw = self._manager.input_hist_raw
         # `_i` is the input before the latest: while a cell runs, the latest is the cell itself.
         for name, text in zip(("_i00", *_INPUTS), reversed(raw), strict=False):

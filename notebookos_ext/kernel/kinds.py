@@ -101,6 +101,19 @@ def _weakref(_: Reduction, reference: Any) -> Reduced:
     return type(reference), ((target,) if callback is None else (target, callback))
 
 
+def _proxy(_: Reduction, proxy: Any) -> Reduced:
+    try:
+        # A method found through the proxy is bound to what it stands for.
+        return weakref.proxy, (proxy.__str__.__self__,)
+    except ReferenceError:
+        return load_dead_proxy, ()
+
+
+def load_dead_proxy() -> Any:
+    """A proxy whose target is gone."""
+    return weakref.proxy(_Mortal())
+
+
 class _Mortal:
     """Something to refer to for a moment."""
 
@@ -314,9 +327,42 @@ def load_popen(kind: Any) -> Any:
 
 
 def _executor(pickler: Reduction, executor: Any) -> Reduced:
+    if executor._shutdown:  # noqa: SLF001
+        return load_closed_pool, (type(executor), executor._max_workers)  # noqa: SLF001
     if executor._work_queue.qsize():  # noqa: SLF001
         return pickler.hold(executor, "a thread pool with work in it")
     return type(executor), (executor._max_workers,)  # noqa: SLF001
+
+
+def load_closed_pool(kind: Any, workers: int) -> Any:
+    """A thread pool that takes no more work."""
+    executor = kind(workers)
+    executor.shutdown()
+    return executor
+
+
+def _database(pickler: Reduction, connection: Any) -> Reduced:
+    if connection.in_transaction:
+        return pickler.hold(connection, "a database connection within a transaction")
+    try:
+        files = connection.execute("pragma database_list").fetchall()
+    except Exception:  # noqa: BLE001 - closed, or of another thread
+        return pickler.hold(connection, "a database connection that cannot be read here")
+    settings = (connection.isolation_level, connection.row_factory, connection.text_factory)
+    # A database that was loaded from bytes has a name, too, but no path.
+    main = files[0][2] if files[0][2].startswith("/") else ""
+    if len(files) > 1:
+        return pickler.hold(connection, "a connection to several databases")
+    return load_database, (main, b"" if main else connection.serialize(), settings)
+
+
+def load_database(file: str, contents: bytes, settings: tuple[Any, Any, Any]) -> Any:
+    """A connection to the same file, or to a copy of a database in memory."""
+    connection = __import__("sqlite3").connect(file or ":memory:")
+    if contents:
+        connection.deserialize(contents)
+    connection.isolation_level, connection.row_factory, connection.text_factory = settings
+    return connection
 
 
 def _future(pickler: Reduction, future: Any) -> Reduced:
@@ -375,6 +421,8 @@ EXACT: dict[type, Reducer] = {
     Tombstone: _tombstone,
     memoryview: _memoryview,
     weakref.ReferenceType: _weakref,
+    weakref.ProxyType: _proxy,
+    weakref.CallableProxyType: _proxy,
     weakref.WeakValueDictionary: _weak_values,
     weakref.WeakKeyDictionary: _weak_values,
     weakref.WeakSet: _weak_set,
@@ -399,6 +447,8 @@ BY_NAME: dict[tuple[str, str], Reducer] = {
     ("logging", "Handler"): _handler,
     ("_contextvars", "ContextVar"): _context_var,
     ("subprocess", "Popen"): _popen,
+    ("sqlite3", "Connection"): _database,
+    ("sqlite3", "Cursor"): _held("a cursor of a database connection"),
     ("concurrent.futures.thread", "ThreadPoolExecutor"): _executor,
     ("concurrent.futures._base", "Future"): _future,
     ("_socket", "socket"): _held("an open socket"),

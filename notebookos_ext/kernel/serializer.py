@@ -166,6 +166,8 @@ class NamespacePickler(pickle.Pickler):
         self.memo = session.memo
         self.references: set[str] = set()
         self.leaves: list[Leaf] = []
+        self.held: dict[int, Leaf] = {}
+        """Leaves by the address of what is held; the memo keeps that alive."""
         self.cells: list[types.CellType] = []
         self.touched: list[Any] = []
         """Objects that are shared without being in the memo."""
@@ -188,6 +190,7 @@ class NamespacePickler(pickle.Pickler):
         else:
             leaf = Leaf(type_name(value), reason)
         self.leaves.append(leaf)
+        self.held[id(value)] = leaf
         return Tombstone, (leaf.type_name, leaf.reason)
 
     def lose(self, value: object, reason: str) -> None:

@@ -7,6 +7,20 @@ import random
 import sys
 from typing import Any
 
+_OF_SHELL = (
+    "kernel",
+    "events",
+    "display_formatter",
+    "display_pub",
+    "displayhook",
+    "history_manager",
+    "magics_manager",
+    "alias_manager",
+    "extension_manager",
+    "compile",
+    "Completer",
+)
+
 
 def special_objects(shell: Any, namespace: dict[str, Any]) -> dict[str, Any]:
     """Such objects of this process by their names, the same names in the same order everywhere."""
@@ -25,6 +39,8 @@ def special_objects(shell: Any, namespace: dict[str, Any]) -> dict[str, Any]:
         "directories": getattr(history, "dir_hist", None),
         "random": random._inst,  # noqa: SLF001
     }
+    for name in _OF_SHELL:
+        found[f"shell.{name}"] = getattr(shell, name, None)
     # A name without an object still takes its place in the memo.
     return {name: value if value is not None else _Absent() for name, value in found.items()}
 

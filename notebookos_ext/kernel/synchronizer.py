@@ -16,9 +16,9 @@ from notebookos_ext.cluster.entries import Component, Delta
 from notebookos_ext.cluster.model import HeldName
 from notebookos_ext.kernel import frames
 from notebookos_ext.kernel.blocks import ChunkShelf
-from notebookos_ext.kernel.components import Dumped, Found, Survey, survey, survey_one
+from notebookos_ext.kernel.components import Dumped, Found, Survey, survey, survey_one, undisturbed
 from notebookos_ext.kernel.definitions import Definitions
-from notebookos_ext.kernel.environment import PREFIX, Environment
+from notebookos_ext.kernel.environment import EARLY, PREFIX, Environment
 from notebookos_ext.kernel.gpu_reach import gpu_names
 from notebookos_ext.kernel.grouping import Group
 from notebookos_ext.kernel.held import Tombstone
@@ -274,7 +274,12 @@ class Synchronizer:
             problems.append(f"{what} could not be loaded on this replica: {error}")
 
         unpicklers = [NamespaceUnpickler(stream, blocks, loading) for stream, blocks in fetched]
-        values = load_streams(unpicklers, failed) | tombstones
+        with undisturbed():
+            first = [each for each in unpicklers if EARLY.intersection(each.index.names)]
+            values = load_streams(first, failed)
+            problems += self._environment.prepare(values)
+            values |= load_streams([each for each in unpicklers if each not in first], failed)
+        values |= tombstones
         sections = {name: values.pop(name) for name in list(values) if name.startswith(PREFIX)}
         names = set(values) | set(delta.deleted) | sections.keys()
         self._roster.replace(names, set(loading.alive))
