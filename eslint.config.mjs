@@ -45,6 +45,11 @@ export default tseslint.config(
     rules: { '@typescript-eslint/no-explicit-any': 'off' }
   },
   {
+    // Galata's helpers know JupyterLab's page only.
+    files: ['ui-tests/tests/notebook7.spec.ts'],
+    rules: { 'jupyter/galata-prefer-notebook-cell-helper': 'off' }
+  },
+  {
     files: ['**/*.js'],
     rules: { '@typescript-eslint/no-require-imports': 'off' }
   }
