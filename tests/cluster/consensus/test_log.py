@@ -45,6 +45,10 @@ def test_entries_replaced_before_they_were_handed_out_are_never_saved() -> None:
     assert indices(log) == [(1, 2), (2, 3), (2, 4)]
     log.merge(entries(3, first=2))
     assert indices(log) == [(3, 2)]
+    deeper = Log(entries(1, 1, 1))
+    deeper.merge(entries(1, first=4))
+    deeper.merge(entries(2, 2, first=2))
+    assert indices(deeper) == [(2, 2), (2, 3)]
 
 
 def test_a_save_that_was_overtaken_counts_for_nothing() -> None:

@@ -267,7 +267,7 @@ def test_an_acknowledgement_of_an_old_term_does_not_count() -> None:
     group.isolate("a")
     group.propose("a", "x")
     group.deliver(AppendAnswer("b", "a", 1, accepted=True, index=4))
-    assert group.node("a").log.commit_index == 3
+    assert (group.node("a").role, group.node("a").log.commit_index) == (Role.LEADER, 3)
 
 
 def test_a_leader_of_an_old_term_is_told_and_not_followed() -> None:
@@ -491,6 +491,14 @@ def test_a_member_with_a_higher_term_is_taken_back() -> None:
     assert [group.payloads(name) for name in "abc"] == [["x"]] * 3
 
 
+def hand_over(group: Group, leader: str, to: str) -> None:
+    """A new leader first guesses that everybody has what it has."""
+    group.node(leader).transfer(to)
+    group.pump(leader)
+    group.settle()
+    assert to in group.leaders()
+
+
 def conflicting_tail(group: Group, entries: int, payload: str) -> None:
     """A leads with three entries nobody else has; b leads afterwards and commits a long backlog."""
     group.elect("a")
@@ -503,6 +511,7 @@ def conflicting_tail(group: Group, entries: int, payload: str) -> None:
         group.node("b").propose(f"{n}", payload.encode())
     group.pump("b")
     group.settle()
+    hand_over(group, "b", "c")
 
 
 def test_p4_a_conflicting_tail_and_a_long_backlog_are_repaired() -> None:
@@ -537,6 +546,7 @@ def test_fast_back_up_skips_whole_terms() -> None:
     for n in range(100):
         group.propose(leader, f"kept{n}")
     group.settle()
+    hand_over(group, leader, "c" if leader == "b" else "b")
     group.start("a")
     refusals = 0
     group.find("a")
@@ -548,6 +558,29 @@ def test_fast_back_up_skips_whole_terms() -> None:
         group.deliver(message)
     group.tick_all(3)
     assert group.payloads("a") == [f"kept{n}" for n in range(100)]
+    assert refusals <= 2
+
+
+def test_fast_back_up_skips_the_followers_own_terms_too() -> None:
+    """c led term 2 and wrote a hundred entries that nobody else got."""
+    group = Group()
+    for name in group.names:
+        disk = group.members[name].disk
+        term = 2 if name == "c" else 1
+        disk.entries = [Entry(1, 1, "first", b"first")]
+        disk.entries += [Entry(term, n, f"{term}-{n}", b"x") for n in range(2, 102)]
+        disk.hard_state = HardState(2, "c")
+        group.restart(name)
+    group.isolate("c")
+    group.elect("a")
+    group.heal()
+    group.tick("a", group.timing.heartbeat_ticks)
+    refusals = 0
+    while group.network:
+        message = group.network.pop(0)
+        refusals += isinstance(message, AppendAnswer) and not message.accepted
+        group.deliver(message)
+    assert group.on_disk("c") == group.on_disk("a")
     assert refusals <= 2
 
 
@@ -810,6 +843,24 @@ def test_a_group_with_a_lost_member_does_not_rest() -> None:
     group.start("c")
     group.find("c")
     group.tick_all(20)
+    assert group.node("a").resting
+
+
+def test_a_group_does_not_rest_while_somebody_lacks_something() -> None:
+    group = Group()
+    group.elect("a")
+    group.propose("a", "x")
+    group.take(Append, to="c")
+    group.cut = {("a", "c")}
+    group.settle()
+    for _ in range(20):
+        group.tick("a")
+        group.settle()
+    assert group.node("a").log.commit_index == 2
+    assert not group.node("a").resting
+    group.heal()
+    group.tick_all(15)
+    assert group.payloads("c") == ["x"]
     assert group.node("a").resting
 
 
