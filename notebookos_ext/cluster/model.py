@@ -89,7 +89,7 @@ class Cell(msgspec.Struct, frozen=True):
     replica_number: int | None = None
     """The replica the user chose for this cell (cell metadata), else None."""
     near: ReplicaId | None = None
-    """Where the user's debugger or a comm waits for it: preferred, but not waited for."""
+    """Where the user's debugger, comm or subshell is: preferred, but not waited for."""
 
 
 class HostState(enum.StrEnum):

@@ -101,6 +101,11 @@ class Request(msgspec.Struct, eq=False):
         return self.channel == SHELL and self.message.header.subshell_id is None
 
     @property
+    def in_subshell(self) -> bool:
+        """Whether it runs beside the cells."""
+        return self.channel == SHELL and self.message.header.subshell_id is not None
+
+    @property
     def is_lifecycle(self) -> bool:
         """Whether the router answers it itself."""
         return self.channel in (SHELL, CONTROL) and self.type in LIFECYCLE

@@ -387,9 +387,14 @@ class KernelRouter:
                 self._out += head.begin()
                 if self._executor in self._replicas:
                     self._out.append(PrepareReplica(self._executor, head.identity))
-                near = self._attached if self._attached in self._replicas else None
-                self._out.append(head.arrival(self.kernel, near))
+                self._out.append(head.arrival(self.kernel, self._near()))
                 return
+
+    def _near(self) -> ReplicaId | None:
+        """Where a subshell works now, else where something was attached since the last cell."""
+        at_work = (r.replica for r in self._open.values() if r.in_subshell and not r.half_open)
+        near = next(at_work, self._attached)
+        return near if near in self._replicas else None
 
     def _comms_open(self) -> bool:
         """Whether comm messages sent before this cell may still change the namespace.

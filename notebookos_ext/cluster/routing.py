@@ -80,7 +80,7 @@ class CellArrived(msgspec.Struct, frozen=True, tag=True):
     silent: bool
     at_head: bool = True
     near: ReplicaId | None = None
-    """The replica that a debugger or a comm was attached to since the last cell, if any."""
+    """The replica where a subshell works or, since the last cell, a debugger or a comm began."""
 
 
 class CellReplied(msgspec.Struct, frozen=True, tag=True):

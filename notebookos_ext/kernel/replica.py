@@ -27,6 +27,7 @@ from notebookos_ext.cluster.model import HeldName, Outcome
 from notebookos_ext.kernel.agent_requests import AgentRequests
 from notebookos_ext.kernel.cell_sources import CellSources
 from notebookos_ext.kernel.replicator import Publish, Replicator
+from notebookos_ext.kernel.subshells import Subshells
 
 IDLE_SWEEP_S = 2.0
 """After this long without a message, what threads and callbacks changed is looked for."""
@@ -35,6 +36,7 @@ BACKGROUND_SWEEP_S = 10.0
 CHANGING = frozenset({"initialize", "disconnect", "evaluate", "setExpression", "setVariable"})
 """Debugger commands that run user code, change variables, or hold the kernel here."""
 DEBUGGER = HeldName("(debugger)", "Debugger", "a debugger is attached to this process")
+SUBSHELL = HeldName("(subshell)", "Subshell", "a subshell of this process runs code")
 COMM_MESSAGES = ("comm_open", "comm_msg", "comm_close")
 STREAM_TOPIC = b"stream.stderr"
 
@@ -62,6 +64,8 @@ class ReplicaKernel(IPythonKernel):
         self._running: Lead | None = None
         self._sweep: object | None = None
         self._own_threads: set[threading.Thread] = set()
+        self._in_subshells: set[str] = set()
+        """Ids of the requests that subshells work on."""
         for kind in COMM_MESSAGES:
             self.shell_handlers[kind] = self._then_commit(self.shell_handlers[kind])
 
@@ -73,7 +77,12 @@ class ReplicaKernel(IPythonKernel):
 
     def start(self) -> None:
         """Start; threads that exist now are not the user's."""
+        if self.shell_channel_thread is not None:
+            Subshells(self.shell_channel_thread)
         super().start()
+        # With any handler of its own the loop wakes up for each signal. Without, an interrupt of a
+        # cell that awaits something is noticed only when something else happens.
+        asyncio.get_event_loop().add_signal_handler(signal.SIGURG, lambda: None)
         self._own_threads = set(threading.enumerate())
 
     def call_on_main(self, work: Callable[[], None]) -> None:
@@ -88,8 +97,8 @@ class ReplicaKernel(IPythonKernel):
             await super().execute_request(stream, ident, parent)
             return
         if parent["header"].get("subshell_id"):
-            await super().execute_request(stream, ident, parent)
-            self.call_on_main(lambda: self._commit_outside_cell(parent))
+            with self._beside_cells(parent):
+                await super().execute_request(stream, ident, parent)
             return
         cell = parent["header"]["msg_id"]
         lead = self._requests.claim(cell)
@@ -118,7 +127,9 @@ class ReplicaKernel(IPythonKernel):
     def held_here(self) -> tuple[HeldName, ...]:
         """What holds the kernel to this process besides its variables."""
         debugger = getattr(self, "debugger", None)
-        return (DEBUGGER,) if debugger is not None and debugger.is_started else ()
+        found = [DEBUGGER] if debugger is not None and debugger.is_started else []
+        # Another replica could run the next cell, but what this one still does would be lost.
+        return (*found, SUBSHELL) if self._in_subshells else tuple(found)
 
     async def do_execute(
         self,
@@ -213,18 +224,33 @@ class ReplicaKernel(IPythonKernel):
     # ---- changes outside cells ------------------------------------------------------------------
 
     def _then_commit(self, handler: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
+        async def handled(stream: Any, ident: Any, message: Any) -> None:
+            result = handler(stream, ident, message)
+            if isawaitable(result):
+                await result
+
         async def handle(stream: Any, ident: Any, message: Any) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                with self._beside_cells(message):
+                    await handled(stream, ident, message)
+                return
             try:
-                result = handler(stream, ident, message)
-                if isawaitable(result):
-                    await result
+                await handled(stream, ident, message)
             finally:
-                if threading.current_thread() is threading.main_thread():
-                    self._commit_outside_cell(message)
-                else:
-                    self.call_on_main(lambda: self._commit_outside_cell(message))
+                self._commit_outside_cell(message)
 
         return handle
+
+    @contextmanager
+    def _beside_cells(self, parent: Any) -> Iterator[None]:
+        """While a subshell works for `parent`, and then a commit of what it did."""
+        request = parent["header"]["msg_id"]
+        self._in_subshells.add(request)
+        try:
+            yield
+        finally:
+            self._in_subshells.discard(request)
+            self.call_on_main(lambda: self._commit_outside_cell(parent))
 
     async def debug_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Handle a debugger request (on the control thread); evaluations may change variables."""
