@@ -562,7 +562,7 @@ def test_fast_back_up_skips_whole_terms() -> None:
 
 
 def test_fast_back_up_skips_the_followers_own_terms_too() -> None:
-    """c led term 2 and wrote a hundred entries that nobody else got."""
+    """One member led term 2 and wrote a hundred entries that nobody else got."""
     group = Group()
     for name in group.names:
         disk = group.members[name].disk
