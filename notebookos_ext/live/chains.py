@@ -24,17 +24,27 @@ class Chains:
 
     def spawn(self, work: Work) -> asyncio.Task[None]:
         """Run `work` at once, apart from all chains."""
-        task = asyncio.get_running_loop().create_task(_guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._run(work, work)
 
     def append(self, key: Key, work: Work, *, after: tuple[Key, ...] = ()) -> None:
         """Run `work` when what is now on its chain, and on the chains `after`, has ended."""
         before = [self._tails[k] for k in (key, *after) if k in self._tails]
-        task = self.spawn(_in_order(before, work))
+        task = self._run(_in_order(before, work), work)
         self._tails[key] = task
         task.add_done_callback(lambda done: self._forget(key, done))
+
+    def _run(self, work: Work, innermost: Work) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(_guarded(work))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            # A task that is cancelled before its first step leaves what it would have run.
+            work.close()
+            innermost.close()
+
+        task.add_done_callback(ended)
+        return task
 
     def keys(self, kernel: KernelId) -> tuple[Key, ...]:
         """The chains of a kernel on which something is under way."""
@@ -58,12 +68,8 @@ class Chains:
 
 
 async def _in_order(before: list[asyncio.Task[None]], work: Work) -> None:
-    try:
-        if before:
-            await asyncio.wait(before)
-    except asyncio.CancelledError:
-        work.close()
-        raise
+    if before:
+        await asyncio.wait(before)
     await work
 
 

@@ -218,9 +218,7 @@ class Fleet:
         try:
             while True:
                 await asyncio.sleep(self._lease_s / 4)
-                await client.request(
-                    RenewLease(lease_s=self._lease_s), Done, max(self._lease_s / 2, ANSWER_S)
-                )
+                await client.request(RenewLease(lease_s=self._lease_s), Done, self._lease_s / 2)
         except NotebookOSError as error:
             client.close()
             self._connection_lost(host, str(error))
