@@ -149,7 +149,7 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
     kernel.attach(requests, replicator, sources)
     loop = IOLoop.current()
     loop.add_callback(lambda: link.send(ReplicaServing(app.endpoints())))
-    link.start(wake=lambda: loop.add_callback(requests.run_pending))
+    link.start(wake=lambda: kernel.call_on_main(requests.run_pending))
 
 
 def sync_options(options: dict[str, str | int | float | bool]) -> SyncOptions:

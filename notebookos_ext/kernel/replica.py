@@ -12,6 +12,7 @@ idle sweep), and interrupts that reach user code only.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import signal
 import sys
 import threading
@@ -63,6 +64,9 @@ class ReplicaKernel(IPythonKernel):
         super().__init__(**kwargs)
         self._running: Lead | None = None
         self._sweep: object | None = None
+        self._cells_context = contextvars.copy_context()
+        """Where cells run. numpy's and decimal's options are context variables: what other replicas
+        set is set here, and what changed is looked for here."""
         self._own_threads: set[threading.Thread] = set()
         self._in_subshells: set[str] = set()
         """Ids of the requests that subshells work on."""
@@ -86,8 +90,23 @@ class ReplicaKernel(IPythonKernel):
         self._own_threads = set(threading.enumerate())
 
     def call_on_main(self, work: Callable[[], None]) -> None:
-        """Run `work` on the main thread's loop soon; from any thread."""
-        self.io_loop.add_callback(work)
+        """Run `work` on the main thread's loop soon, in the cells' context; from any thread."""
+        self.io_loop.add_callback(self._in_cells_context, work)
+
+    def _in_cells_context(self, work: Callable[[], None]) -> None:
+        if self._running is None:
+            self._cells_context.run(work)
+        else:
+            # A cell that runs a loop of its own is inside the context, which is entered only once.
+            work()
+
+    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
+        """Handle one shell message; those of the main shell all in one context."""
+        handling = super().shell_main(subshell_id, msg)
+        if subshell_id is None:
+            await asyncio.create_task(handling, context=self._cells_context)
+        else:
+            await handling
 
     # ---- cells ----------------------------------------------------------------------------------
 
@@ -272,7 +291,7 @@ class ReplicaKernel(IPythonKernel):
     def _sweep_after(self, seconds: float) -> None:
         if self._sweep is not None:
             self.io_loop.remove_timeout(self._sweep)
-        self._sweep = self.io_loop.call_later(seconds, self._sweep_now)
+        self._sweep = self.io_loop.call_later(seconds, self._in_cells_context, self._sweep_now)
 
     def _sweep_now(self) -> None:
         self._sweep = None
