@@ -27,6 +27,7 @@ from notebookos_ext.kernel.grouping import Group, Memo, joined
 from notebookos_ext.kernel.held import Leaf, Tombstone, type_name
 from notebookos_ext.kernel.references import Index
 from notebookos_ext.kernel.serializer import NamespacePickler, SurveySession
+from notebookos_ext.kernel.set_order import frozen_recipe_for
 
 _DEEP_STACK_BYTES = 512 * 1024 * 1024
 _MAX_STARTS = 8
@@ -67,11 +68,11 @@ def undisturbed() -> Iterator[None]:
     was_enabled = gc.isenabled()
     gc.disable()
     filters = warnings.filters
-    warnings.filters = [("ignore", None, Warning, None, 0)]  # type: ignore[misc]
+    warnings.filters = [("ignore", None, Warning, None, 0)]
     try:
         yield
     finally:
-        warnings.filters = filters  # type: ignore[misc]
+        warnings.filters = filters
         if was_enabled:
             gc.enable()
 
@@ -157,7 +158,11 @@ class Survey:
             def_id = needed.pop()
             if def_id in self.reached:
                 continue
-            group = self._alive(self._home.get(def_id) or Group((), (def_id,)))
+            home = self._home.get(def_id)
+            # A component with names comes with its names, unless those are gone or looked at
+            # one by one; then its definitions are looked at one by one, too.
+            together = home.definitions if home is not None and not home.names else (def_id,)
+            group = self._alive(together)
             self.reached.update((def_id, *group.definitions))
             definition = self._session.definitions.get(def_id)
             if definition is None or (
@@ -188,11 +193,9 @@ class Survey:
         self._picklers.append(pickler)
         return pickler
 
-    def _alive(self, group: Group) -> Group:
+    def _alive(self, definitions: tuple[str, ...]) -> Group:
         present = self._session.definitions.get
-        return Group(
-            group.names, tuple(each for each in group.definitions if present(each) is not None)
-        )
+        return Group((), tuple(each for each in definitions if present(each) is not None))
 
     def _add(self, group: Group) -> Dumped:
         memo, dumped = self._dump(group)
@@ -222,8 +225,12 @@ class Survey:
         reason = str(error) or type(error).__name__
         self._values[name] = Unpicklable(type_name(self._values[name]), reason)
 
-    def _dump_once(self, group: Group) -> tuple[Memo, Dumped]:
+    def _dump_once(
+        self, group: Group, frozen: tuple[frozenset[Any], ...] = ()
+    ) -> tuple[Memo, Dumped]:
         pickler = self._pickler()
+        if frozen:
+            pickler.dump_frozen(frozen)
         self._current = ""
         leaves: list[tuple[str, Leaf]] = []
         ranked: tuple[tuple[str, int], ...] = ()
@@ -251,12 +258,16 @@ class Survey:
             memo = pickler.memo.copy()
             pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
             leaves += [(group.names[0], leaf) for leaf in pickler.leaves if group.names]
+        odd = [value for _, value in memo.values() if type(value) is frozenset]
+        odd = [value for value in odd if not frozen and frozen_recipe_for(value) is not None]
+        if odd:
+            return self._dump_once(group, tuple(odd))
         memo.update((id(value), (len(memo), value)) for value in pickler.touched)
         if pickler.held:
             # Pickled once, under the first name that led to it; its own name tells the user more.
             held = ((name, pickler.held.get(id(self._values[name]))) for name in group.names)
             leaves += [(name, leaf) for name, leaf in held if leaf is not None]
-        index = msgspec.msgpack.encode(Index(ranked, group.names, tail))
+        index = msgspec.msgpack.encode(Index(ranked, group.names, bool(frozen), tail))
         stream = pickler.file.getvalue()
         blocks = tuple(pickler.blocks)
         prints = tuple(map(fingerprints, blocks))

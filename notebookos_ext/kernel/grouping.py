@@ -12,11 +12,22 @@ Memo = dict[int, tuple[int, Any]]
 """A pickler's memo: address to (number, object)."""
 
 
+_CONSTANTS = frozenset({str, bytes, int, float, complex, bool, type(None), tuple, type})
+
+
 class Group(NamedTuple):
     """The roots of a component: names of the namespace and ids of definitions."""
 
     names: tuple[str, ...]
     definitions: tuple[str, ...]
+
+
+def _is_equal_to_its_copy(value: Any) -> bool:
+    """Whether components may each have their own: definitions, which have ids, and constants."""
+    kind = type(value)
+    if kind is tuple or kind is frozenset:
+        return all(type(each) in _CONSTANTS for each in value)
+    return issubclass(kind, (type, types.FunctionType))
 
 
 def joined(memos: Iterable[Memo], separate: Collection[int], specials: int) -> list[list[int]]:
@@ -40,11 +51,7 @@ def joined(memos: Iterable[Memo], separate: Collection[int], specials: int) -> l
             if type(value) in SEPARATE_TYPES or place < specials:
                 continue
             first = owner.setdefault(key, number)
-            if (
-                first == number
-                or key in separate
-                or issubclass(type(value), (type, types.FunctionType))
-            ):
+            if first == number or key in separate or _is_equal_to_its_copy(value):
                 continue
             parent[find(number)] = find(first)
     together: dict[int, list[int]] = {}

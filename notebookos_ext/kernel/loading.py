@@ -93,7 +93,8 @@ class NamespaceUnpickler(pickle.Unpickler):
         super().__init__(file, buffers=buffers)
         self._loading = loading
         self.load()
-        self._bodies: list[str] = []
+        if self.index.frozen:
+            self.load()
 
     def persistent_load(self, name: Any) -> Any:
         """An object that every replica has of its own."""

@@ -21,6 +21,8 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     definitions: tuple[tuple[str, int], ...]
     """Ids with their rank: a definition's header refers only to definitions of lower rank."""
     names: tuple[str, ...]
+    frozen: bool = False
+    """Whether frozen sets come first, by their recipes."""
     tail: bool = False
     """Whether the contents of cells and the recipes of sets follow."""
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle as private
 
-from notebookos_ext.kernel import arrays, frames, kinds, tensors
+from notebookos_ext.kernel import arrays, frames, kinds, optimizers, tensors
 from notebookos_ext.kernel.definitions import (
     Definition,
     Definitions,
@@ -39,7 +39,7 @@ from notebookos_ext.kernel.references import (
     load_code,
     load_main,
 )
-from notebookos_ext.kernel.set_order import recipe_for
+from notebookos_ext.kernel.set_order import Recipe, freeze, frozen_recipe_for, recipe_for
 
 PROTOCOL = 5
 _BY_NAME: dict[tuple[str, str], Reducer] = {
@@ -55,6 +55,8 @@ _BY_NAME: dict[tuple[str, str], Reducer] = {
     ("torch", "layout"): tensors.reduce_dtype,
     ("torch", "memory_format"): tensors.reduce_dtype,
     ("torch.jit._script", "ScriptModule"): tensors.reduce_script,
+    ("torch.optim.optimizer", "Optimizer"): optimizers.reduce_optimizer,
+    ("typing", "TypeVar"): frames.reduce_constant,
     **frames.BY_NAME,
 }
 _EXACT_BY_NAME: dict[tuple[str, str], Reducer] = {("numpy", "ndarray"): arrays.reduce_array}
@@ -73,8 +75,6 @@ SEPARATE_TYPES = frozenset(
         complex,
         bool,
         type(None),
-        tuple,
-        frozenset,
         range,
         slice,
         type,
@@ -256,6 +256,15 @@ class NamespacePickler(pickle.Pickler):
             self.dump([(cell, _contents(cell)) for cell in cells])
         self.dump(None)
 
+    def dump_frozen(self, groups: Iterable[frozenset[Any]]) -> None:
+        """Write frozen sets by their recipes; each then takes the place of its stand-in."""
+        stand_ins = [(group, _Frozen(frozen_recipe_for(group))) for group in groups]
+        self.dump([stand_in for _, stand_in in stand_ins])
+        memo = self.memo.copy()
+        for group, stand_in in stand_ins:
+            memo[id(group)] = (memo.pop(id(stand_in))[0], group)
+        self.memo = memo
+
     def dump_recipes(self, sets: Iterable[set[Any]]) -> None:
         """Write how to build those sets that would come back in another order."""
         found = [(group, recipe) for group in sets if (recipe := recipe_for(group)) is not None]
@@ -383,6 +392,17 @@ def contents(namespace: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in namespace.items() if key != "__builtins__"}
 
 
+class _Frozen:
+    """Stands in a stream for a frozen set that pickle would bring back in another order."""
+
+    def __init__(self, recipe: Recipe | None) -> None:
+        self.recipe = recipe
+
+
+def _reduce_frozen(_: Reduction, stand_in: _Frozen) -> Reduced:
+    return freeze, (stand_in.recipe,)
+
+
 class _Foreign:
     """Stands in a stream for the globals of functions that are not the notebook's."""
 
@@ -403,6 +423,7 @@ _FIXED: dict[type, Reducer] = {
     pickle.PickleBuffer: _nothing,
     tensors.StorageRoot: tensors.reduce_root,
     _Foreign: _reduce_foreign,
+    _Frozen: _reduce_frozen,
 }
 
 

@@ -10,7 +10,7 @@ condition: all replicas share one hash seed.
 from __future__ import annotations
 
 import ctypes
-import itertools
+import random
 from collections.abc import Iterable
 from typing import Any
 
@@ -21,7 +21,10 @@ _FILL_AT, _MASK_AT, _TABLE_AT = 2 * _WORD, 4 * _WORD, 5 * _WORD
 """Of CPython's set object, behind its header: fill, used, mask, table."""
 _LINEAR_PROBES = 9
 _PERTURB_SHIFT = 5
-_MAX_ORDERS = 120
+_MAX_ORDERS = 150
+_MAX_SHUFFLED = 64
+_AT_ONCE = -1
+"""As a table's size: what a dict's length makes it, as when a set is made from a set."""
 _MAX_ELEMENTS = 100_000
 
 
@@ -46,6 +49,32 @@ def recipe_for(group: set[Any]) -> Recipe | None:
                 return recipe
             second_best = second_best or recipe
     return None if same_order else second_best
+
+
+def frozen_recipe_for(group: frozenset[Any]) -> Recipe | None:
+    """How to build a frozen set with the order of `group`; None as for `recipe_for`."""
+    given = list(group)
+    if len(given) < 2 or len(given) > _MAX_ELEMENTS or list(frozenset(given)) == given:
+        return None
+    size, slots, deleted = _table(group)
+    if len(slots) != len(given):
+        return None
+    for recipe in _candidates(given, size, slots, deleted):
+        if list(freeze(recipe)) == given:
+            return recipe
+    return None
+
+
+def freeze(recipe: Recipe) -> frozenset[Any]:
+    """A frozen set by its recipe."""
+    order, size, _ = recipe
+    if not size:
+        return frozenset(order)
+    if size == _AT_ONCE:
+        return frozenset(dict.fromkeys(order))
+    built: set[Any] = set()
+    arrange(built, recipe)
+    return frozenset(built)
 
 
 def _counts(group: set[Any]) -> tuple[int, int]:
@@ -73,6 +102,9 @@ def arrange(group: set[Any], recipe: Recipe) -> None:
     group.clear()
     fillers: list[Any] = [_Filler(place) for place in deleted]
     adding = [*fillers, *order]
+    if size == _AT_ONCE:
+        group.update(dict.fromkeys(order))
+        return
     if size:
         # Updating from a dict makes room for twice its length at once.
         first = min(len(adding), size // 2 - 1)
@@ -85,7 +117,7 @@ def arrange(group: set[Any], recipe: Recipe) -> None:
     group.difference_update(fillers)
 
 
-def _table(group: set[Any]) -> tuple[int, list[int], list[int]]:
+def _table(group: set[Any] | frozenset[Any]) -> tuple[int, list[int], list[int]]:
     """The table's size, the places that are taken, in order, and those of deleted elements."""
     start = id(group)
     mask = ctypes.c_ssize_t.from_address(start + _MASK_AT).value
@@ -103,9 +135,14 @@ def _candidates(
     order = _settled(given, size, slots)
     if not deleted:
         yield order, 0, []
-        if len(given) <= 8:
-            for permutation in itertools.islice(itertools.permutations(order), _MAX_ORDERS):
-                yield list(permutation), 0, []
+        yield order, _AT_ONCE, []
+        if len(given) <= _MAX_SHUFFLED:
+            # A growing table settles contests anew; few orders of adding go wrong everywhere.
+            chance = random.Random(0)
+            for _ in range(_MAX_ORDERS):
+                chance.shuffle(order)
+                yield list(order), 0, []
+            order = _settled(given, size, slots)
     yield order, size, deleted
 
 

@@ -57,7 +57,7 @@ def test_names_deleted_and_made_again(replicas):
 def test_a_changed_part_of_a_large_array_ships_alone(replicas):
     group = replicas(2, early_bytes=0)
     group.cell("import numpy as np; a = np.arange(3_000_000.0)")
-    first = {digest: size for digest, size in group.handles[0].evaluate_puts()}
+    first = dict(group.handles[0].evaluate_puts())
     assert sum(first.values()) == 24_000_000
     group.cell("a[0] = -1; part = a[1_000_000:]")
     later = [pair for pair in group.handles[0].evaluate_puts() if pair[0] not in first]
@@ -106,7 +106,7 @@ def test_what_cannot_travel_is_held_and_named(replicas):
         "s = socket.socket(); l = threading.Lock(); l.acquire(); f = open('/dev/null', 'w')\n"
         "fine = [1]"
     )
-    held = dict((name, kind) for name, kind, _ in group.handles[0].held())
+    held = {name: kind for name, kind, _ in group.handles[0].held()}
     assert held == {
         "box": "generator",
         "f": "_io.TextIOWrapper",

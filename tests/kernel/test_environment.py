@@ -1,0 +1,82 @@
+"""What is replicated around the namespace, and what never is."""
+
+from __future__ import annotations
+
+
+def test_inherited_variables_never_travel(replicas):
+    group = replicas(2)
+    group.cell("import os; os.environ['MINE'] = 'x'; os.environ['NOTEBOOKOS' + '_REPLICA'] = 'me'")
+    environment = group.deltas[-1].environment
+    assert b"MINE" in environment
+    assert b"NOTEBOOKOS_REPLICA" not in environment
+    assert b"PYTHONHASHSEED" not in environment
+    assert group.handles[1].evaluate("__import__('os').environ.get('NOTEBOOKOS_REPLICA')") is None
+
+
+def test_a_quiet_cell_sends_little(replicas):
+    group = replicas(2)
+    group.cell("import numpy, torch, pandas, matplotlib.pyplot")
+    group.cell("x = 1")
+    group.cell("x = 2")
+    assert group.bytes_sent < 1_000
+
+
+def test_random_states_of_the_standby_are_the_executors(replicas):
+    group = replicas(2)
+    group.cell("import random, numpy as np, torch")
+    draw = "print(random.random(), np.random.rand(), torch.rand(1).item(), np.random.randint(9))"
+    assert group.cell(draw) != group.cell(draw)
+    first = group.handles[0].run(draw)
+    assert group.handles[1].run(draw) == first
+
+
+def test_figures_show_on_the_next_executor(replicas):
+    group = replicas(2)
+    group.cell("import matplotlib.pyplot as plt")
+    seen = group.cell("plt.plot([1, 2]); plt.gcf().number", on=1)
+    assert "Out[2]: 1\n" in seen
+    assert "<Figure" in seen
+    assert group.cell("plt.get_backend()", on=0) == "Out[3]: 'inline'\n"
+
+
+def test_extensions_and_their_magics_are_loaded(replicas):
+    group = replicas(2)
+    group.cell("%load_ext autoreload\n%autoreload 2")
+    loaded = group.handles[1].evaluate("get_ipython().extension_manager.loaded")
+    assert loaded == {"IPython.extensions.autoreload"}
+    assert group.cell("%autoreload 0", on=1) == ""
+
+
+def test_futures_of_the_compiler(replicas):
+    group = replicas(2)
+    group.cell("from __future__ import annotations")
+    assert group.cell("def f(a: nowhere): pass\nprint(f.__annotations__)", on=1) == (
+        "{'a': 'nowhere'}\n"
+    )
+
+
+def test_submodules_that_an_import_made_usable(replicas):
+    group = replicas(2)
+    group.cell("import xml.etree.ElementTree\nimport wsgiref")
+    group.cell("import wsgiref.headers")
+    assert group.cell("print(wsgiref.headers.Headers([]).keys())", on=1) == "[]\n"
+    assert group.problems == []
+
+
+def test_the_graph_of_a_tensor_holds_it_until_it_was_used(replicas):
+    group = replicas(2)
+    group.cell("import torch\nw = torch.ones(2, requires_grad=True); loss = (w * w).sum()")
+    assert [(name, kind) for name, kind, _ in group.handles[0].held()] == [("loss", "torch.Tensor")]
+    assert group.handles[1].evaluate("loss.item()") == 2.0
+    group.cell("loss.backward()")
+    assert group.handles[0].held() == []
+    assert group.cell("print(w.grad, loss.item())", on=1) == "tensor([2., 2.]) 2.0\n"
+
+
+def test_gpu_names_reach_the_standbys(replicas):
+    group = replicas(2)
+    group.cell("import torch\nm = torch.nn.Linear(1, 1)\ndef train(): return m\nx = [1]")
+    assert group.deltas[-1].gpu_names == ("m", "torch", "train")
+    assert group.handles[1].gpu_names() == ("m", "torch", "train")
+    group.cell("del m, train")
+    assert group.handles[1].gpu_names() == ("torch",)
