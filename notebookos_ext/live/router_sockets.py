@@ -16,9 +16,9 @@ from typing import Protocol
 import msgspec
 import zmq
 
-from notebookos_ext.cluster.channels import CHANNELS, HEARTBEAT, IOPUB, SHELL, STDIN
+from notebookos_ext.cluster.channels import CHANNELS, CONTROL, HEARTBEAT, IOPUB, SHELL, STDIN
 from notebookos_ext.cluster.model import KernelId, ReplicaId
-from notebookos_ext.errors import InvalidRequest, Unavailable
+from notebookos_ext.errors import InvalidRequest, ProtocolError, Unavailable
 from notebookos_ext.live.socket_poller import SocketPoller
 
 MAX_SOCKETS = 16_384
@@ -57,6 +57,8 @@ class _Connection(msgspec.Struct):
     sockets: dict[str, zmq.Socket[bytes]]
     used_at: float
     transient: bool
+    held: list[Sequence[bytes]] | None = None
+    """Frames for shell that wait until stdin is connected; None when it is."""
 
 
 class KernelSockets:
@@ -123,7 +125,13 @@ class KernelSockets:
     # ---- replicas --------------------------------------------------------------------------------
 
     def connect_replica(self, replica: ReplicaId, endpoints: dict[str, str]) -> None:
-        """Listen to what a replica publishes; a known one was relaunched elsewhere."""
+        """Listen to what a replica publishes; a known one was relaunched elsewhere.
+
+        Raises ProtocolError when a channel has no address.
+        """
+        missing = {SHELL, CONTROL, STDIN, IOPUB} - endpoints.keys()
+        if missing:
+            raise ProtocolError(f"replica {replica} came without {', '.join(sorted(missing))}")
         self.disconnect_replica(replica)
         self._endpoints[replica] = dict(endpoints)
         socket = self._socket(zmq.SUB)
@@ -148,7 +156,11 @@ class KernelSockets:
         return list(self._iopub)
 
     def prepare(self, replica: ReplicaId, identity: bytes, now: float) -> None:
-        """Connect a client's stdin and shell, in this order: an input() may come with the cell."""
+        """Connect a client's shell and stdin; what goes to shell from now on waits for stdin.
+
+        A kernel drops an input_request for a client whose stdin it does not know, and the cell
+        would wait for ever: where shell is connected already, input() may overtake stdin.
+        """
         for channel in (STDIN, SHELL):
             self._dealer(replica, channel, identity, now)
 
@@ -162,7 +174,12 @@ class KernelSockets:
     ) -> None:
         """Send to a replica under the client's own identity; nothing where the replica is gone."""
         socket = self._dealer(replica, channel, identity, now)
-        if socket is not None:
+        if socket is None:
+            return
+        held = self._connections[replica, identity].held
+        if held is not None and channel == SHELL:
+            held.append(frames)
+        else:
             socket.send_multipart(frames, zmq.NOBLOCK)
             self._poller.touch(socket)
 
@@ -239,15 +256,31 @@ class KernelSockets:
         connection.used_at = now
         socket = connection.sockets.get(channel)
         if socket is None:
-            socket = connection.sockets[channel] = self._socket(zmq.DEALER)
+            socket = self._socket(zmq.DEALER)
             name = b"unnamed-" + identity.hex().encode() if transient else identity
             socket.setsockopt(zmq.ROUTING_ID, name)
+            if channel == STDIN:
+                # Writable only when the other side has answered, which `_release` waits for.
+                socket.setsockopt(zmq.IMMEDIATE, 1)
+                connection.held = []
             socket.connect(endpoints[channel])
+            connection.sockets[channel] = socket
             self._poller.register(
                 socket,
                 lambda frames: self._receiver.replica_said(replica, channel, identity, frames),
+                (lambda: self._release(connection)) if channel == STDIN else None,
             )
         return socket
+
+    def _release(self, connection: _Connection) -> None:
+        """Stdin was looked at: once it is connected, send what waited for it."""
+        held = connection.held
+        if held is None or not connection.sockets[STDIN].getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+            return
+        connection.held = None
+        for frames in held:
+            connection.sockets[SHELL].send_multipart(frames, zmq.NOBLOCK)
+            self._poller.touch(connection.sockets[SHELL])
 
     def _close_connection(self, key: tuple[ReplicaId, bytes]) -> None:
         for socket in self._connections.pop(key).sockets.values():

@@ -345,10 +345,10 @@ class RouterThread:
         self._context.term()
 
     def _stop(self) -> None:
+        self._stopping = True
         for entry in self._kernels.values():
             entry.sockets.close()
         self._kernels.clear()
-        self._stopping = True
 
     def _woken(self) -> None:
         while True:

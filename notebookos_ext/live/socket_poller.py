@@ -28,6 +28,7 @@ class _Watched:
     number: int
     socket: zmq.Socket[bytes] = field(compare=False)
     handler: Handler = field(compare=False)
+    on_turn: Callable[[], None] | None = field(compare=False)
 
 
 class SocketPoller:
@@ -45,11 +46,19 @@ class SocketPoller:
         """How many ZMQ sockets are watched."""
         return len(self._descriptors)
 
-    def register(self, socket: zmq.Socket[bytes], handler: Handler) -> None:
-        """Watch a socket; each message goes to `handler`."""
+    def register(
+        self,
+        socket: zmq.Socket[bytes],
+        handler: Handler,
+        on_turn: Callable[[], None] | None = None,
+    ) -> None:
+        """Watch a socket; each message goes to `handler`.
+
+        `on_turn` is called whenever the socket was looked at, also when only a connection was made.
+        """
         descriptor = int(socket.getsockopt(zmq.FD))
         self._registered += 1
-        self._by_descriptor[descriptor] = _Watched(self._registered, socket, handler)
+        self._by_descriptor[descriptor] = _Watched(self._registered, socket, handler, on_turn)
         self._descriptors[socket] = descriptor
         self._epoll.register(descriptor, select.EPOLLIN)
         self._touched.add(descriptor)
@@ -99,6 +108,8 @@ class SocketPoller:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
+                if watched.on_turn is not None:
+                    watched.on_turn()
                 return
             try:
                 watched.handler(frames)

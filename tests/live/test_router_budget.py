@@ -40,10 +40,10 @@ class FakeReplicas:
         self._thread = threading.Thread(target=self._serve)
 
     def add(self, replica: ReplicaId) -> dict[str, str]:
-        """Bind one replica; standbys are only listened to."""
+        """Bind one replica."""
         endpoints = {}
         iopub = None
-        for channel in ("iopub", *ASKED) if replica.endswith(":1") else ("iopub",):
+        for channel in ("iopub", *ASKED):
             endpoints[channel] = f"ipc://{self.folder}/{replica}-{channel[:2]}"
             sock = self._context.socket(zmq.XPUB if channel == "iopub" else zmq.ROUTER)
             sock.bind(endpoints[channel])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.session import Session
 from router_rig import HANG_S, KERNEL, KEY, Message, Rig, rig, run, story, text, until_idle
 
 from notebookos_ext.clock import SystemClock, VirtualClock
@@ -99,6 +100,40 @@ def test_a_prompt_ends_with_its_executor(tmp_path: Path) -> None:
         client.get_stdin_msg(timeout=HANG_S)
         client.input("in time")
         assert text(until_idle(client, again)[1]) == "in time\n"
+
+
+def test_a_cell_does_not_overtake_the_clients_stdin(tmp_path: Path) -> None:
+    # A replica whose shell answers while its stdin cannot be reached yet.
+    addresses = {c: f"ipc://{tmp_path}/{c}" for c in ("shell", "control", "stdin", "iopub")}
+    session, context = Session(key=KEY), zmq.Context()
+    try:
+        with rig(tmp_path, replicas=0) as it:
+            shell, stdin = context.socket(zmq.ROUTER), context.socket(zmq.ROUTER)
+            iopub, tab = context.socket(zmq.XPUB), context.socket(zmq.DEALER)
+            shell.bind(addresses["shell"])
+            iopub.bind(addresses["iopub"])
+            tab.connect(f"tcp://127.0.0.1:{it.info['shell_port']}")
+            it.router.replica_ready(KERNEL, FIRST, addresses)
+            iopub.recv()
+            session.send(iopub, "iopub_welcome", {"subscription": ""}, ident=b"")
+            session.send(tab, "execute_request", {"code": "input()"})
+            connections = it.router._kernels[KERNEL].sockets._connections
+
+            def held() -> list[int]:
+                return [len(c.held or []) for c in list(connections.values())]
+
+            wait_until(lambda: held() == [1])
+            question = session.send(tab, "kernel_info_request", {})
+            wait_until(lambda: held() == [2])
+            assert not shell.poll(0)
+            stdin.bind(addresses["stdin"])
+            cell, after = (shell.recv_multipart() for _ in range(2))
+            assert b"execute_request" in cell[3]
+            assert question["msg_id"].encode() in after[3]
+            stdin.send_multipart([cell[0], *session.serialize(session.msg("input_request"))])
+            it.router.replica_gone(KERNEL, FIRST)
+    finally:
+        context.destroy(linger=0)
 
 
 def test_a_restart_keeps_the_ports_and_the_same_client_goes_on(tmp_path: Path) -> None:
