@@ -148,7 +148,7 @@ describe('Sidebar', () => {
     await drawn();
     expect(texts(sidebar.node, 'summary')).toEqual([
       'Waiting (1)',
-      'GPUs on 3 hosts',
+      'Hosts (3)',
       'Kernels (2)'
     ]);
   });

@@ -1,4 +1,4 @@
-/** The panel: this notebook, what waits, GPUs, kernels. */
+/** The panel: this notebook, what waits, hosts with their GPUs, kernels. */
 import type { ITranslator, TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import { Signal } from '@lumino/signaling';
@@ -121,9 +121,7 @@ function ClusterSections({ cluster, trans }: IClusterProps): JSX.Element {
       <Section title={trans.__('Waiting (%1)', waiting.length)}>
         <WaitingList waiting={waiting} at={at} trans={trans} />
       </Section>
-      <Section
-        title={trans._n('GPUs on %1 host', 'GPUs on %1 hosts', hosts.length)}
-      >
+      <Section title={trans.__('Hosts (%1)', hosts.length)}>
         {!hosts.length && (
           <p className="jp-NotebookOS-empty">
             {trans.__('No host has joined yet.')}

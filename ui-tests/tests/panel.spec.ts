@@ -50,7 +50,7 @@ test.describe('panel', () => {
     const panel = await openPanel(page);
     const host = panel.locator('[data-host=host-1]');
     await expect(host).toBeVisible();
-    await panel.locator('summary', { hasText: 'GPUs on 3 hosts' }).focus();
+    await panel.locator('summary', { hasText: 'Hosts (3)' }).focus();
     await page.keyboard.press('Enter');
     await expect(host).toBeHidden();
     await page.keyboard.press('Enter');
