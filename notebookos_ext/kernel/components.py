@@ -51,6 +51,9 @@ class Dumped(NamedTuple):
         return len(self.skeleton) + sum(block.nbytes for block in self.blocks)
 
 
+_SETS = frozenset({set, frozenset})
+
+
 class Unpicklable(NamedTuple):
     """Stands for a value whose pickling failed as a whole."""
 
@@ -251,17 +254,19 @@ class Survey:
             leaves += [(name, leaf) for leaf in pickler.leaves]
             pickler.leaves.clear()
         memo = pickler.memo.copy()
-        sets = [value for _, value in memo.values() if type(value) is set]
-        tail = bool(sets or pickler.cells)
+        found_sets = [value for _, value in memo.values() if type(value) in _SETS]
+        tail = bool(found_sets or pickler.cells)
         if tail:
             pickler.dump_cells()
             memo = pickler.memo.copy()
-            pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
+            found_sets = [value for _, value in memo.values() if type(value) in _SETS]
+            pickler.dump_recipes(value for value in found_sets if type(value) is set)
             leaves += [(group.names[0], leaf) for leaf in pickler.leaves if group.names]
-        odd = [value for _, value in memo.values() if type(value) is frozenset]
-        odd = [value for value in odd if not frozen and frozen_recipe_for(value) is not None]
-        if odd:
-            return self._dump_once(group, tuple(odd))
+        if not frozen:
+            odd = [each for each in found_sets if type(each) is frozenset]
+            odd = [each for each in odd if frozen_recipe_for(each) is not None]
+            if odd:
+                return self._dump_once(group, tuple(odd))
         memo.update((id(value), (len(memo), value)) for value in pickler.touched)
         if pickler.held:
             # Pickled once, under the first name that led to it; its own name tells the user more.

@@ -30,15 +30,6 @@ def test_random_states_of_the_standby_are_the_executors(replicas):
     assert group.handles[1].run(draw) == first
 
 
-def test_figures_show_on_the_next_executor(replicas):
-    group = replicas(2)
-    group.cell("import matplotlib.pyplot as plt")
-    seen = group.cell("plt.plot([1, 2]); plt.gcf().number", on=1)
-    assert "Out[2]: 1\n" in seen
-    assert "<Figure" in seen
-    assert group.cell("plt.get_backend()", on=0) == "Out[3]: 'inline'\n"
-
-
 def test_extensions_and_their_magics_are_loaded(replicas):
     group = replicas(2)
     group.cell("%load_ext autoreload\n%autoreload 2")
