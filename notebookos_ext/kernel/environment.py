@@ -14,18 +14,18 @@ import os
 import random
 import re
 import sys
-import types
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from notebookos_ext.kernel import ipython_state, library_state
+from notebookos_ext.kernel.module_state import ModuleState
 
 PREFIX = "env:"
 """Before a section's name among the names of roots; no identifier contains a colon."""
 
-EARLY = frozenset({"env:path", "env:directory", "env:variables"})
+EARLY = frozenset({"env:path", "env:directory", "env:variables", "env:reloads"})
 """Sections that decide what can be imported."""
 
 _OURS = re.compile(r"(NVIDIA_|NOTEBOOKOS_|JPY_)|(CUDA_VISIBLE_DEVICES|PWD|OLDPWD|_)\Z")
@@ -38,9 +38,8 @@ class Environment:
     def __init__(self, shell: Any, *, variables: Mapping[str, str] | None = None) -> None:
         self._shell = shell
         self._inherited = dict(os.environ if variables is None else variables)
-        self._modules_seen = 0
-        self._modules: set[str] = set(sys.modules)
-        self._imported: list[str] = []
+        history = getattr(shell, "history_manager", None)
+        self._modules = ModuleState(lambda: getattr(history, "input_hist_parsed", []))
         self._ipython = ipython_state.IPythonState(shell) if shell is not None else None
         self._sections: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
             "directory": (_directory, _set_directory),
@@ -49,7 +48,7 @@ class Environment:
             "decimal": (_decimal_context, _set_decimal_context),
             "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
             "logging": (_log_levels, _set_log_levels),
-            "modules": (self._submodules, _import_all),
+            **self._modules.sections,
             **library_state.SECTIONS,
             **(self._ipython.sections if self._ipython is not None else {}),
             # After what may import something: modules add filters, and some draw random numbers.
@@ -60,7 +59,7 @@ class Environment:
 
     def capture(self, namespace: Mapping[str, Any]) -> dict[str, Any]:
         """The sections as they are now, by the names of their roots; None is nothing to say."""
-        self._note_modules(namespace)
+        self._modules.look(namespace)
         return {PREFIX + name: read() for name, (read, _) in self._sections.items()}
 
     def prepare(self, sections: Mapping[str, Any]) -> list[str]:
@@ -102,32 +101,6 @@ class Environment:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
-
-    # ------------------------------------------------------------- submodules
-
-    def _note_modules(self, namespace: Mapping[str, Any]) -> None:
-        """Find submodules loaded since the last time below packages that the namespace names.
-
-        `import a.b` binds `a` only, yet makes `a.b` usable.
-        """
-        if len(sys.modules) == self._modules_seen:
-            return
-        self._modules_seen = len(sys.modules)
-        new = set(sys.modules) - self._modules
-        self._modules |= new
-        roots = {
-            value.__name__.partition(".")[0]
-            for value in list(namespace.values())
-            if isinstance(value, types.ModuleType)
-        }
-        self._imported += sorted(
-            name
-            for name in new
-            if "." in name and name.partition(".")[0] in roots and sys.modules[name] is not None
-        )
-
-    def _submodules(self) -> list[str]:
-        return list(self._imported)
 
 
 def _directory() -> str | None:
@@ -202,12 +175,3 @@ def _set_log_levels(state: dict[str, Any]) -> None:
         logger = logging.getLogger(name)
         logger.setLevel(level)
         logger.disabled, logger.propagate = disabled, propagate
-
-
-def _import_all(names: list[str]) -> None:
-    for name in names:
-        if name not in sys.modules:
-            try:
-                importlib.import_module(name)
-            except Exception:  # noqa: BLE001, S112 - some submodules exist only while others load
-                continue
