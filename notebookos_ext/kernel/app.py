@@ -147,9 +147,14 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
     )
     gpu_magic.install(kernel.shell)
     kernel.attach(requests, replicator, sources)
-    loop = IOLoop.current()
-    loop.add_callback(lambda: link.send(ReplicaServing(app.endpoints())))
-    link.start(wake=lambda: kernel.call_on_main(requests.run_pending))
+
+    def begin() -> None:
+        link.send(ReplicaServing(app.endpoints()))
+        link.start(wake=lambda: kernel.call_on_main(requests.run_pending))
+
+    # Not before the loop runs: until then the kernel has none to be called on, and the agent of a
+    # relaunched replica sends what is in the log at once.
+    IOLoop.current().add_callback(begin)
 
 
 def sync_options(options: dict[str, str | int | float | bool]) -> SyncOptions:
