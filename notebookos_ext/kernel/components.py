@@ -31,6 +31,8 @@ from notebookos_ext.kernel.set_order import frozen_recipe_for
 
 _DEEP_STACK_BYTES = 512 * 1024 * 1024
 _MAX_STARTS = 8
+_TRIES = 20
+"""How often to pickle something that a thread changes meanwhile."""
 
 
 class Dumped(NamedTuple):
@@ -208,6 +210,7 @@ class Survey:
         return dumped
 
     def _dump(self, group: Group) -> tuple[Memo, Dumped]:
+        tries = _TRIES
         while True:
             try:
                 return self._dump_once(group)
@@ -219,6 +222,10 @@ class Survey:
                 else:
                     return found
             except Exception as error:  # noqa: BLE001 - named to the user; the rest travels
+                tries -= 1
+                if tries and isinstance(error, RuntimeError) and "during iteration" in str(error):
+                    # A thread of the user's goes on; what it has when we look is as good as any.
+                    continue
                 self._refuse(group, error)
 
     def _refuse(self, group: Group, error: Exception) -> None:

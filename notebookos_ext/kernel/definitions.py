@@ -47,6 +47,7 @@ class Definitions:
         self._objects: weakref.WeakValueDictionary[str, Definition] = weakref.WeakValueDictionary()
         self._ids: dict[int, tuple[weakref.ref[Definition], str]] = {}
         self._cells: dict[int, tuple[weakref.ref[types.FunctionType], int]] = {}
+        self._cells_limit = 1_000
         self._foreign: dict[int, weakref.ref[types.FunctionType]] = {}
         self._modules: weakref.WeakValueDictionary[int, types.ModuleType] = (
             weakref.WeakValueDictionary()
@@ -106,6 +107,9 @@ class Definitions:
                 def_id = self.id_of(function)
                 if def_id in travelling:
                     return def_id, index
+        if len(self._cells) > self._cells_limit:
+            alive = {key: entry for key, entry in self._cells.items() if entry[0]() is not None}
+            self._cells, self._cells_limit = alive, max(1_000, 2 * len(alive))
         self._cells[id(cell)] = (weakref.ref(owner), place)
         return self.id_of(owner), place
 

@@ -59,6 +59,7 @@ _BY_NAME: dict[tuple[str, str], Reducer] = {
     ("typing", "TypeVar"): frames.reduce_constant,
     **frames.BY_NAME,
 }
+_TYPE_PARAMETERS = frozenset({("typing", "ParamSpec"), ("typing", "TypeVarTuple")})
 _EXACT_BY_NAME: dict[tuple[str, str], Reducer] = {("numpy", "ndarray"): arrays.reduce_array}
 """Kinds whose subclasses have reductions of their own."""
 
@@ -351,6 +352,22 @@ def _reduce_cell(pickler: Any, cell: types.CellType) -> Reduced:
     return pickler.reduce_cell(cell)
 
 
+def _reduce_type_parameter(pickler: Reduction, parameter: Any) -> Reduced:
+    pickler.separate(parameter)
+    if parameter.__module__ != "__main__":
+        return pickler.plain(parameter)
+    # Known to cloudpickle under an id, as type variables are.
+    tracked = private._get_or_create_tracker_id(parameter)  # noqa: SLF001
+    return load_type_parameter, (type(parameter), parameter.__name__, tracked)
+
+
+def load_type_parameter(kind: Any, name: str, tracked: str) -> Any:
+    """A parameter specification or type variable tuple of the notebook; one per id."""
+    made = kind(name)
+    made.__module__ = "__main__"
+    return private._lookup_class_or_track(tracked, made)  # noqa: SLF001
+
+
 def _reduce_enum(pickler: Reduction, member: Enum) -> Reduced:
     pickler.separate(member)
     return pickler.plain(member)
@@ -433,6 +450,8 @@ def _find_reducer(kind: type) -> Reducer:
         return fixed
     if issubclass(kind, type):
         return _reduce_class
+    if (kind.__module__, kind.__qualname__) in _TYPE_PARAMETERS:
+        return _reduce_type_parameter
     exact = _EXACT_BY_NAME.get((kind.__module__, kind.__qualname__))
     if exact is not None:
         return exact

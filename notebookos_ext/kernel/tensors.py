@@ -89,8 +89,16 @@ def _reduce_computed(pickler: Reduction, tensor: Any) -> Reduced:
     return load_computed, (tensor.detach(),)
 
 
+_saved_names: dict[type, tuple[str, ...]] = {}
+"""Per type of graph node, the attributes in which it keeps what backward() needs."""
+
+
 def graph_is_alive(node: Any, limit: int = 200) -> bool:
-    """Whether backward() could still run: torch frees what a node saved once it has run."""
+    """Whether backward() could still run: torch frees the tensors a node saved once it has run.
+
+    The first node that tells decides; one that saved no tensor does not tell.
+    """
+    tensor = sys.modules["torch"].Tensor
     waiting: list[Any] = [node]
     seen: set[Any] = set()
     while waiting and len(seen) < limit:
@@ -98,14 +106,18 @@ def graph_is_alive(node: Any, limit: int = 200) -> bool:
         if current is None or current in seen:
             continue
         seen.add(current)
-        if type(current).__name__ == "AccumulateGrad":
-            continue
-        for name in dir(current):
-            if name.startswith("_saved_") or name == "saved_tensors":
-                try:
-                    getattr(current, name)
-                except RuntimeError:
-                    return False
+        kind = type(current)
+        names = _saved_names.get(kind)
+        if names is None:
+            found = (name for name in dir(kind) if name.startswith("_saved_"))
+            names = _saved_names[kind] = (*found, "saved_tensors")
+        for name in names:
+            try:
+                saved = getattr(current, name, None)
+            except RuntimeError:
+                return False
+            if isinstance(saved, tensor) or (name == "saved_tensors" and saved):
+                return True
         waiting.extend(following for following, _ in current.next_functions)
     return True
 
