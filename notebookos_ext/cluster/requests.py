@@ -54,6 +54,11 @@ class _DebugContent(msgspec.Struct):
     command: str = ""
 
 
+class _ReplyContent(msgspec.Struct):
+    status: str = ""
+
+
+_reply = msgspec.json.Decoder(_ReplyContent)
 _debug = msgspec.json.Decoder(_DebugContent)
 _status = msgspec.json.Decoder(_Status)
 _count = msgspec.json.Decoder(_Count)
@@ -256,3 +261,15 @@ def read_cell(channel: str, message: Message) -> CellRequest:
         silent=content.silent,
         stop_on_error=content.stop_on_error,
     )
+
+
+def reply_status(reply: Message) -> str:
+    """The status of a replica's reply: ok, error or aborted."""
+    return _reply.decode(reply.content_frame).status
+
+
+class Prompt(msgspec.Struct, frozen=True):
+    """An input_request that waits for its client's answer."""
+
+    replica: ReplicaId
+    request: Request

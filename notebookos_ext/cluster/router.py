@@ -19,17 +19,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-import msgspec
-
 from notebookos_ext.cluster.channels import SHELL, STDIN, Made, Message
 from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
 from notebookos_ext.cluster.requests import (
     COMM,
     UNORDERED,
     CellRequest,
+    Prompt,
     Request,
     error_content,
     read_cell,
+    reply_status,
 )
 from notebookos_ext.cluster.routing import (
     Activity,
@@ -68,20 +68,6 @@ NOT_BESIDE = frozenset({"status", "execute_input", "shutdown_reply", "iopub_welc
 T = TypeVar("T")
 
 
-class _ReplyContent(msgspec.Struct):
-    status: str = ""
-
-
-_reply_content = msgspec.json.Decoder(_ReplyContent)
-
-
-class _Prompt(msgspec.Struct, frozen=True):
-    """An input_request that waits for its client's answer."""
-
-    replica: ReplicaId
-    request: Request
-
-
 class KernelRouter:
     """The decisions for one kernel. Not thread-safe: the router thread owns it."""
 
@@ -97,7 +83,7 @@ class KernelRouter:
         self._running: CellRequest | None = None
         self._open: dict[str, Request] = {}
         self._stranded: list[Request] = []
-        self._prompts: dict[bytes, _Prompt] = {}
+        self._prompts: dict[bytes, Prompt] = {}
         self._probes: dict[str, tuple[ReplicaId, list[Request]]] = {}
         self._probe_count = 0
         self._ended: dict[str, None] = {}
@@ -143,7 +129,7 @@ class KernelRouter:
         elif request.replica == replica:
             if channel == STDIN:
                 self._out.append(passing)
-                self._prompts[identity] = _Prompt(replica, request)
+                self._prompts[identity] = Prompt(replica, request)
                 if isinstance(request, CellRequest):
                     self._out.append(InputWaiting(self.kernel, CellId(request.id), waiting=True))
             elif not request.replied:
@@ -423,7 +409,7 @@ class KernelRouter:
 
     def _cell_replied(self, cell: CellRequest, reply: Message) -> None:
         self._end_prompts(lambda prompt: prompt.request is cell)
-        status = _reply_content.decode(reply.content_frame).status
+        status = reply_status(reply)
         self._out.append(CellReplied(self.kernel, CellId(cell.id), cell.attempt, status))
         if status == "error":
             self._flag_queue(cell)
@@ -443,7 +429,7 @@ class KernelRouter:
             self._out.append(reply.sent_to(prompt.replica))
             self._end_prompts(lambda other: other is prompt)
 
-    def _end_prompts(self, ends: Callable[[_Prompt], bool]) -> None:
+    def _end_prompts(self, ends: Callable[[Prompt], bool]) -> None:
         for identity, prompt in list(self._prompts.items()):
             if ends(prompt):
                 del self._prompts[identity]
