@@ -275,7 +275,7 @@ class KernelSockets:
     def _release(self, connection: _Connection) -> None:
         """Stdin was looked at: once it is connected, send what waited for it."""
         held = connection.held
-        if held is None or not connection.sockets[STDIN].getsockopt(zmq.EVENTS) & zmq.POLLOUT:
+        if held is None or not int(connection.sockets[STDIN].getsockopt(zmq.EVENTS)) & zmq.POLLOUT:
             return
         connection.held = None
         for frames in held:
