@@ -70,6 +70,8 @@ class AgentRequests:
         self._unapplied: deque[ToReplica] = deque()
         self._cannot_apply = ""
         self._problems: list[str] = []
+        self._not_durable: tuple[str, ...] = ()
+        """Names whose newest value only the last executor had, as of its last entry."""
         self.is_executor = False
         """Whether this process led the kernel's last attempt, as far as it knows."""
 
@@ -86,8 +88,19 @@ class AgentRequests:
         return lead if lead is not None and lead.cell == cell else None
 
     def take_problems(self) -> list[str]:
-        """Sentences about variables that could not be loaded here, each given once."""
+        """Sentences about variables that could not be loaded or were lost, each given once.
+
+        The scheduler waits for what is on its way to the store: who leads while something still was
+        leads after its executor was lost.
+        """
         problems, self._problems = self._problems, []
+        names, self._not_durable = self._not_durable, ()
+        if names:
+            problems.append(
+                f"the newest value of {', '.join(names)} was lost with its replica before it was "
+                "in the checkpoint store; what was stored before is here, if anything was. "
+                "Run the cell that makes it again."
+            )
         return problems
 
     def run_pending(self) -> None:
@@ -146,6 +159,11 @@ class AgentRequests:
                 self._lead = None
                 if request.delta is not None and not self._try(request):
                     return
+            if request.own:
+                # Its own late parts are still on their way.
+                self._not_durable = ()
+            elif request.delta is not None:
+                self._not_durable = request.delta.pending
             self._unapplied.popleft()
             self._link.answer(message.sequence, Applied(request.index))
 

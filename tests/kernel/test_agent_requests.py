@@ -199,3 +199,31 @@ def test_an_unexpected_message_is_logged_and_skipped(
 ) -> None:
     assert case.tell(Committed(1), PREPARE) == [LeadAnswer(True)]
     assert "Committed" in caplog.text
+
+
+def test_what_was_lost_on_its_way_to_the_store_is_named_once_to_the_next_executor(
+    case: Case,
+) -> None:
+    on_its_way = Delta(pending=("big", "model"))
+    case.tell(Apply(1, on_its_way, 1, OTHER, own=False), lead("c2", 2))
+    assert case.requests.claim("c2")
+    (problem,) = case.requests.take_problems()
+    assert "big, model" in problem
+    assert case.requests.take_problems() == []
+
+
+def test_what_arrived_in_the_store_meanwhile_is_not_called_lost(case: Case) -> None:
+    case.tell(
+        Apply(1, Delta(pending=("big",)), 1, OTHER, own=False),
+        Apply(2, delta("big"), 1, OTHER, own=False),
+        lead("c2", 2),
+    )
+    assert case.requests.claim("c2")
+    assert case.requests.take_problems() == []
+
+
+def test_an_executors_own_late_parts_are_not_called_lost(case: Case) -> None:
+    case.tell(Apply(1, Delta(pending=("big",)), 1, OTHER, own=False), apply(2, own=True))
+    case.tell(lead("c2", 3))
+    assert case.requests.claim("c2")
+    assert case.requests.take_problems() == []
