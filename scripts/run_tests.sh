@@ -24,7 +24,13 @@ python_suite() {
   local selection="not full"
   [[ -n ${NOTEBOOKOS_FULL:-} ]] && selection="full or not full"
   # shellcheck disable=SC2086
-  .venv/bin/python -m pytest --durations=15 -m "$selection" ${PYTEST_ARGS:-}
+  .venv/bin/python -m pytest --durations=15 -m "$selection" ${PYTEST_ARGS:-} && return
+  # Many tests kill and start real processes. One that fails only on a busy machine passes now, and
+  # is named by the first run's summary; one that fails twice has failed.
+  printf '\n\033[1m== python tests: what failed, once more\033[0m\n'
+  # shellcheck disable=SC2086
+  .venv/bin/python -m pytest --last-failed --last-failed-no-failures none \
+    -m "$selection" ${PYTEST_ARGS:-}
 }
 
 browser_suite() {
@@ -50,7 +56,7 @@ for name in "$@"; do
   case $name in
     typescript) summary "$name" '^(Test Suites|Tests|Time):' 3 ;;
     browser) summary "$name" '^ *[0-9]+ (passed|failed|flaky|skipped|did not run)' 4 ;;
-    python) summary "$name" '^=+ .*(passed|failed|error|no tests ran).* =+$' 1 ;;
+    python) summary "$name" '^=+ .*(passed|failed|error|no tests ran).* =+$' 2 ;;
   esac
 done
 if ((${#failed[@]})); then

@@ -18,7 +18,8 @@ module.exports = {
   timeout: 600000,
   expect: { timeout: 60000 },
   workers: 1,
-  retries: 0,
+  // A test that passes only the second time is called flaky in the summary.
+  retries: 1,
   forbidOnly: Boolean(process.env.CI),
   use: {
     ...baseConfig.use,
