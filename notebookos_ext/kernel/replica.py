@@ -16,8 +16,9 @@ import contextvars
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
 from typing import Any
 
@@ -34,6 +35,8 @@ IDLE_SWEEP_S = 2.0
 """After this long without a message, what threads and callbacks changed is looked for."""
 BACKGROUND_SWEEP_S = 10.0
 """And again this often while threads or tasks of the user run."""
+LOOK_S = 0.02
+"""How often a subshell that waits for its commit looks whether a cell has begun."""
 CHANGING = frozenset({"initialize", "disconnect", "evaluate", "setExpression", "setVariable"})
 """Debugger commands that run user code, change variables, or hold the kernel here."""
 DEBUGGER = HeldName("(debugger)", "Debugger", "a debugger is attached to this process")
@@ -116,7 +119,7 @@ class ReplicaKernel(IPythonKernel):
             await super().execute_request(stream, ident, parent)
             return
         if parent["header"].get("subshell_id"):
-            with self._beside_cells(parent):
+            async with self._beside_cells(parent):
                 await super().execute_request(stream, ident, parent)
             return
         cell = parent["header"]["msg_id"]
@@ -250,26 +253,41 @@ class ReplicaKernel(IPythonKernel):
 
         async def handle(stream: Any, ident: Any, message: Any) -> None:
             if threading.current_thread() is not threading.main_thread():
-                with self._beside_cells(message):
+                async with self._beside_cells(message):
                     await handled(stream, ident, message)
                 return
             try:
                 await handled(stream, ident, message)
             finally:
-                self._commit_outside_cell(message)
+                self._commit_outside_cell(message, wait=True)
 
         return handle
 
-    @contextmanager
-    def _beside_cells(self, parent: Any) -> Iterator[None]:
-        """While a subshell works for `parent`, and then a commit of what it did."""
+    @asynccontextmanager
+    async def _beside_cells(self, parent: Any) -> AsyncIterator[None]:
+        """While a subshell works for `parent`, and then a commit of what it did.
+
+        Until its idle, the router lets cells run here; a cell that comes later finds the changes
+        wherever it runs. A cell that runs here now takes them along when it ends.
+        """
         request = parent["header"]["msg_id"]
         self._in_subshells.add(request)
+        committed: Future[None] = Future()
+
+        def commit() -> None:
+            try:
+                self._commit_outside_cell(parent, wait=True)
+            finally:
+                committed.set_result(None)
+
         try:
             yield
         finally:
             self._in_subshells.discard(request)
-            self.call_on_main(lambda: self._commit_outside_cell(parent))
+            self.call_on_main(commit)
+            done = asyncio.wrap_future(committed)
+            while self._running is None and not done.done():
+                await asyncio.wait([done], timeout=LOOK_S)
 
     async def debug_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Handle a debugger request (on the control thread); evaluations may change variables."""
@@ -277,11 +295,11 @@ class ReplicaKernel(IPythonKernel):
         if parent["content"].get("command") in CHANGING:
             self.call_on_main(lambda: self._commit_outside_cell(parent))
 
-    def _commit_outside_cell(self, parent: Any) -> None:
+    def _commit_outside_cell(self, parent: Any, *, wait: bool = False) -> None:
         """Commit what changed, when this replica is the executor and no cell runs."""
         if self._running is None and self._requests.is_executor:
             with uninterrupted():
-                self._replicator.commit_state(self._publisher(parent))
+                self._replicator.commit_state(self._publisher(parent), wait=wait)
 
     def post_handler_hook(self) -> None:
         """After each shell message, start the wait for the idle sweep anew."""

@@ -153,14 +153,19 @@ class Replicator:
 
         self._commit(collected, message, publish, wait_s=self._rule.wait_s())
 
-    def commit_state(self, publish: Publish) -> None:
-        """Commit what changed outside a cell, if anything did; waits for nothing."""
+    def commit_state(self, publish: Publish, *, wait: bool = False) -> None:
+        """Commit what changed outside a cell, if anything did.
+
+        With `wait` it returns when the commit has an answer or its budget is spent, so that the
+        next cell finds the changes wherever it runs.
+        """
         attempt = self._attempt
         if not attempt:
             return
         collected = self._collect(publish)
         if collected is not None or self._held() != self._held_sent:
-            self._commit(collected, lambda d: CommitState(attempt, d), publish, wait_s=0.0)
+            wait_s = self._rule.budget_ms / 1000 if wait else 0.0
+            self._commit(collected, lambda d: CommitState(attempt, d), publish, wait_s=wait_s)
 
     def _collect(self, publish: Publish) -> Collected | None:
         try:
