@@ -14,18 +14,19 @@ GPU_LINE = re.compile(r"^%%gpu(?:[ \t].*)?$")
 
 HELP = """%%gpu N: run this cell with N GPUs (0: with none, and without waiting for any).
 
-Must be the first line of the cell. The GPUs are bound when the cell starts and given back when it
-ends; inside the cell they are cuda:0 … cuda:N-1, and the environment variable NOTEBOOKOS_GPUS lists
-them."""
+Must be the first line of the cell, comments aside. The GPUs are bound when the cell starts and
+given back when it ends; inside the cell they are cuda:0 … cuda:N-1, and the environment variable
+NOTEBOOKOS_GPUS lists them."""
 
 
 def strip_gpu_line(lines: list[str]) -> list[str]:
-    """Input transformer: take `%%gpu N` off the first line that is not blank.
+    """Input transformer: take `%%gpu N` off the first line that is neither blank nor a comment.
 
-    A comment stays in its place, so that line numbers in tracebacks and breakpoints are those of
-    the cell; before another cell magic, which has to come first, the line goes entirely.
+    `cluster/gpu_rule.py` looks for it in the same place. A comment takes its place, so that line
+    numbers in tracebacks and breakpoints are those of the cell; before another cell magic, which
+    has to come first, the line goes entirely.
     """
-    first = next((i for i, line in enumerate(lines) if line.strip()), None)
+    first = next((i for i, line in enumerate(lines) if not _is_blank(line)), None)
     if first is None or not GPU_LINE.match(lines[first].strip()):
         return lines
     rest = lines[first + 1 :]
@@ -33,6 +34,11 @@ def strip_gpu_line(lines: list[str]) -> list[str]:
     if following.startswith("%%"):
         return rest
     return [*lines[:first], "# " + lines[first].lstrip(), *rest]
+
+
+def _is_blank(line: str) -> bool:
+    text = line.strip()
+    return not text or text.startswith("#")
 
 
 def describe_binding(environ: dict[str, str] | os._Environ[str]) -> str:

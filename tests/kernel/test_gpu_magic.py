@@ -14,6 +14,8 @@ from notebookos_ext.kernel.gpu_magic import describe_binding, install, strip_gpu
         ("x = 1\n", "x = 1\n"),
         ("%%gpu 2\nx = 1\n", "# %%gpu 2\nx = 1\n"),
         ("\n%%gpu 2\nx = 1\n", "\n# %%gpu 2\nx = 1\n"),
+        ("# why\n\n%%gpu 2\nx = 1\n", "# why\n\n# %%gpu 2\nx = 1\n"),
+        ("# why\n%%gpu 2\n%%time\nx = 1\n", "%%time\nx = 1\n"),
         ("%%gpu\nx = 1\n", "# %%gpu\nx = 1\n"),
         ("%%gpu 2\n%%time\nx = 1\n", "%%time\nx = 1\n"),
         ("%%gpux 2\nx = 1\n", "%%gpux 2\nx = 1\n"),
