@@ -98,19 +98,24 @@ async def lose(kernel: HostedKernel, request: LoseAttempt) -> None:
 async def release(
     bindings: DeviceBindings, session: ReplicaSession | None, request: ReleaseDevices
 ) -> DevicesReleased:
-    """Park what lives on the devices, measure what stays there, give them back."""
-    held = tuple(
-        device
+    """Park what lives on the devices, measure what stays there, give them back.
+
+    Only the process that was bound to them is asked: one that was launched since has its own cell.
+    """
+    holders = {
+        device: holder
         for device in request.devices
         if (holder := bindings.holder(device)) is not None
         and (holder.replica, holder.attempt) == (request.replica, request.attempt)
-    )
+    }
     residual_bytes = 0
     try:
-        if held and session is not None and session.is_alive:
-            residual_bytes = await _park(bindings, session, held)
+        if session is not None and session.is_alive:
+            pid = session.process.pid
+            held = tuple(device for device, holder in holders.items() if holder.pid == pid)
+            residual_bytes = await _park(bindings, session, held) if held else 0
     finally:
-        bindings.release(held, request.replica, request.attempt)
+        bindings.release(tuple(holders), request.replica, request.attempt)
     return DevicesReleased(residual_bytes=residual_bytes)
 
 
