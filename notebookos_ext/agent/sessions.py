@@ -43,7 +43,7 @@ from notebookos_ext.cluster.messages import (
     ReplicaServing,
     StoreChunk,
 )
-from notebookos_ext.errors import NotebookOSError, Refused, StorageError
+from notebookos_ext.errors import InvalidRequest, NotebookOSError, Refused, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -188,6 +188,10 @@ class ReplicaSession:
             except NotebookOSError as error:
                 log.warning("replica %s: commit refused: %s", self.launch.replica, error)
                 self._fail(message.sequence, error)
+            except Exception as error:
+                # An attempt that nobody closes would hold its kernel up for ever.
+                log.exception("replica %s: a commit failed", self.launch.replica)
+                self.give_up(StorageError(f"the host agent failed at a commit: {error!r}"))
             finally:
                 self._commits.task_done()
 
@@ -198,8 +202,15 @@ class ReplicaSession:
         if not wanted():
             raise Refused(self._fence_words(body))
         delta, failure = await self._storable(body.delta)
-        entry = self._entry(body, delta)
-        verdict = await self._commit(entry, f"{self._mark}{next(self._numbers)}", wanted)
+        try:
+            verdict = await self._propose(self._entry(body, delta), wanted)
+        except InvalidRequest as error:
+            if isinstance(body, CommitState):
+                raise
+            # So many names that no log takes them. The attempt must be closed all the same.
+            verdict = await self._propose(self._entry(body, Delta()), wanted)
+            delta, failure = _nothing_kept(delta), error
+            self._notify(AgentWarning(kernel=self.launch.kernel, message=error.message))
         if not verdict.counts:
             raise Refused(self._fence_words(body))
         if failure is None:
@@ -216,6 +227,9 @@ class ReplicaSession:
                     outcome=body.outcome,
                 )
             )
+
+    def _propose(self, entry: LogEntry, wanted: Callable[[], bool]) -> Awaitable[Verdict]:
+        return self._commit(entry, f"{self._mark}{next(self._numbers)}", wanted)
 
     def _entry(self, body: CommitAttempt | CommitState, delta: Delta) -> ClosedEntry | StateEntry:
         epoch, replica = self.launch.epoch, self.launch.replica
@@ -276,9 +290,7 @@ class ReplicaSession:
             kept = await fit(kept, self._chunks.store)
         except StorageError as error:
             # The attempt must be closed all the same; the replica sends its variables again.
-            names = tuple(name for component in kept.components for name in component.names)
-            kept = msgspec.structs.replace(kept, components=(), pending=(*kept.pending, *names))
-            failure = error
+            kept, failure = _nothing_kept(kept), error
         if log_bytes(kept) > DELTA_LIMIT_BYTES:
             failure = StorageError(
                 f"the kernel's environment record has {len(kept.environment)} bytes, which the log "
@@ -316,3 +328,9 @@ class ReplicaSession:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _nothing_kept(delta: Delta) -> Delta:
+    """The delta when none of its components could be kept: their names wait on this replica."""
+    names = tuple(name for component in delta.components for name in component.names)
+    return msgspec.structs.replace(delta, components=(), pending=(*delta.pending, *names))

@@ -14,7 +14,7 @@ from notebookos_ext.agent.chunks import Chunks
 from notebookos_ext.agent.history import History, Verdict
 from notebookos_ext.agent.processes import ReplicaProcess
 from notebookos_ext.agent.sessions import UNWRITTEN_BYTES, ReplicaSession
-from notebookos_ext.cluster.consensus.messages import Entry
+from notebookos_ext.cluster.consensus.messages import PAYLOAD_BYTES_MAX, Entry
 from notebookos_ext.cluster.digests import chunk_digest
 from notebookos_ext.cluster.entries import (
     Block,
@@ -37,10 +37,11 @@ from notebookos_ext.cluster.messages import (
     FetchChunk,
     FromReplica,
     LaunchReplica,
+    NamespaceReport,
     StoreChunk,
 )
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
-from notebookos_ext.errors import NotFound, StorageError, StorageFull
+from notebookos_ext.errors import InvalidRequest, NotFound, StorageFull
 from notebookos_ext.storage.base import StoreUsage
 
 KERNEL, REPLICA, CELL = KernelId("k"), ReplicaId("k:1"), CellId("c")
@@ -120,7 +121,7 @@ class World:
         self.history = History(KERNEL, KEY, on_change=lambda: None)
         self.notices: list[AgentNotice] = []
         self.committed: list[LogEntry] = []
-        self.commit_error: StorageError | None = None
+        self.commit_error: Exception | None = None
         self.process = Process()
         self.session = ReplicaSession(
             LAUNCH,
@@ -148,6 +149,8 @@ class World:
     ) -> Verdict:
         if self.commit_error is not None:
             raise self.commit_error
+        if len(encode_entry(KERNEL, entry, KEY)) > PAYLOAD_BYTES_MAX:
+            raise InvalidRequest("too long for the log")
         self.append(entry, proposal_id)
         verdict = self.history.verdict(proposal_id)
         assert verdict is not None
@@ -231,6 +234,32 @@ def test_an_environment_that_is_too_long_is_left_out_and_said() -> None:
         delta = world.closed().delta
         assert delta is not None
         assert delta.environment == b""
+
+    run(story)
+
+
+def test_more_names_than_the_log_takes_close_the_attempt_and_stay_here() -> None:
+    async def story(world: World) -> None:
+        names = tuple(f"a_rather_long_name_{number}" for number in range(50_000))
+        answer = await world.answer(world.say(commit(Component(names, b"s"))))
+        assert answer.error == "InvalidRequest"
+        assert world.closed().delta == Delta()
+        report = next(n for n in world.notices if isinstance(n, NamespaceReport))
+        assert report.pending == names
+        assert isinstance(world.notices[-1], AttemptEnded)
+
+    run(story)
+
+
+def test_a_commit_that_fails_in_an_unknown_way_ends_the_replica() -> None:
+    async def story(world: World) -> None:
+        world.commit_error = ZeroDivisionError("a defect")
+        world.say(commit())
+        await world.session.settled()
+        assert not world.process.is_alive
+        assert world.warnings() == [
+            "the host agent failed at a commit: ZeroDivisionError('a defect')"
+        ]
 
     run(story)
 
