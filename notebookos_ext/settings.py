@@ -20,6 +20,7 @@ SYNCS = ("log-before-reply", "after-reply", "all-before-reply")
 SERVER_LEASE_S = 120.0
 PRIVATE_LEASE_S = 15.0
 LEAST_LEASE_S = 2.0
+LEAST_POLL_S = 0.1
 MOST_HOSTS = 64
 
 
@@ -80,6 +81,10 @@ class Settings:
                 f"lease_s is {self.lease_s!r}; "
                 f"it must be between {LEAST_LEASE_S:g} and 604800 seconds"
             )
+        if not LEAST_POLL_S <= self.poll_s <= 3600:
+            raise InvalidSettings(
+                f"poll_s is {self.poll_s!r}; it must be between {LEAST_POLL_S:g} and 3600 seconds"
+            )
         for module in self.preload:
             if not all(part.isidentifier() for part in module.split(".")):
                 raise InvalidSettings(f"preload names {module!r}, which is not a module name")
@@ -128,11 +133,12 @@ def notebook_settings(metadata: Mapping[str, object], *, where: str) -> Notebook
 
 def check_replica_count(value: object, *, where: str) -> int:
     """A replica count that a kernel can have. Raises InvalidSettings."""
-    if isinstance(value, bool) or value not in REPLICA_COUNTS:
+    # 3.0 is in the tuple too, and notebook files may have it.
+    if isinstance(value, bool) or not isinstance(value, int) or value not in REPLICA_COUNTS:
         raise InvalidSettings(
             f"{where} asks for {value!r} replicas; a kernel can have 1, 3 or 5 of them"
         )
-    return int(str(value))
+    return value
 
 
 def check_gpus_per_cell(value: object, *, where: str) -> int:

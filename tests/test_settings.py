@@ -35,6 +35,7 @@ def test_the_defaults_are_valid() -> None:
         ("sync", "never"),
         ("reply_budget_ms", -1),
         ("lease_s", 1.0),
+        ("poll_s", 0.0),
         ("preload", ("numpy", "not a module")),
     ],
 )
@@ -79,6 +80,7 @@ def test_what_a_notebook_asks_for() -> None:
         {"replica_count": 4},
         {"replica_count": "3"},
         {"replica_count": True},
+        {"replica_count": 3.0},
         {"gpus_per_cell": -1},
         {"gpus_per_cell": 1.5},
         {"gpus_per_cell": [1]},
