@@ -35,6 +35,7 @@ from notebookos_ext.live.ports import RouterCommands
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.settings import NotebookSettings
 
+DEFECT = "NotebookOS hit a defect; the server's log has the details"
 WARNINGS_KEPT = 50
 TICK_S = 1.0
 READ_RECENTLY_S = 20.0
@@ -307,13 +308,20 @@ class Controller:
             self._handling = False
 
     def _handle(self, event: events.Event) -> None:
+        # One event that breaks a rule must not end everybody's kernels, nor one action keep the
+        # others (GPUs given back, replicas stopped) from being carried out.
         try:
-            for action in self._scheduler.handle(event):
-                self._performer.perform(action)
+            actions = self._scheduler.handle(event)
         except Exception:
-            # One event that breaks a rule must not end everybody's kernels.
             log.exception("the scheduler failed on %r", event)
-            self.warn("NotebookOS hit a defect; the server's log has the details")
+            self.warn(DEFECT)
+            return
+        for action in actions:
+            try:
+                self._performer.perform(action)
+            except Exception:
+                log.exception("%s could not be carried out", type(action).__name__)
+                self.warn(DEFECT)
 
     def warn(self, message: str, kernel: KernelId | None = None) -> None:
         """Remember a warning; one that is said again moves to the end."""

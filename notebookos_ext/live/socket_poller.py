@@ -108,11 +108,18 @@ class SocketPoller:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                if watched.on_turn is not None:
-                    watched.on_turn()
+                self._turn(watched)
                 return
             try:
                 watched.handler(frames)
             except Exception:  # (one bad message must not end the loop for all kernels)
                 log.exception("a message could not be handled")
         self.touch(socket)
+
+    @staticmethod
+    def _turn(watched: _Watched) -> None:
+        try:
+            if watched.on_turn is not None:
+                watched.on_turn()
+        except Exception:  # (as above)
+            log.exception("a connection could not be looked at")
