@@ -150,6 +150,9 @@ def test_fifty_kernels_with_a_tab_each(fakes: FakeReplicas, tabs: Tabs) -> None:
         for kernel, replica in replicas:
             router.replica_ready(kernel, replica, endpoints[replica])
             router.set_executor(kernel, replica_id(kernel, 1))
+        # Until the executor is connected another replica answers, which costs sockets there.
+        while any(len(k.router._replicas) < REPLICAS for k in list(router._kernels.values())):
+            threading.Event().wait(0.01)
         tabs.ask("kernel_info_request", {})
         assert tabs.answers("kernel_info_reply") == ["kernel_info_reply"] * 2 * KERNELS
         tabs.ask("execute_request", {"code": "pass"})
