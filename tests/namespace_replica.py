@@ -17,7 +17,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-IMPORTED = ("numpy", "pandas", "torch", "sklearn.linear_model", "matplotlib.pyplot", "ipywidgets")
+IMPORTED = (
+    "numpy",
+    "pandas",
+    "torch._dynamo",
+    "sklearn.linear_model",
+    "matplotlib.pyplot",
+    "ipywidgets",
+)
 
 
 def send(stream: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:

@@ -151,6 +151,19 @@ def reduce_ufunc(pickler: Reduction, ufunc: Any) -> Reduced:
     return pickler.plain(ufunc)
 
 
+def reduce_random_state(pickler: Reduction, state: Any) -> Reduced:
+    """Numpy's own global generator is each replica's own; its state is part of the environment."""
+    if state is not sys.modules["numpy.random.mtrand"]._rand:  # noqa: SLF001
+        return pickler.plain(state)
+    pickler.separate(state)
+    return load_global_random, ()
+
+
+def load_global_random() -> Any:
+    """This process's global generator."""
+    return __import__("numpy").random.mtrand._rand  # noqa: SLF001
+
+
 def reduce_memmap(pickler: Reduction, array: Any) -> Reduced:
     """Reopen the same file: hosts share the notebook's folder."""
     if array.base is None or array.filename is None or not hasattr(array, "mode"):

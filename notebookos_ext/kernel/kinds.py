@@ -7,6 +7,7 @@ running thread). What is not listed is asked through `__reduce_ex__`, and held i
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import io
 import re
@@ -408,6 +409,13 @@ def _method(_: Reduction, method: Any) -> Reduced:
     return types.MethodType, (method.__func__, method.__self__)
 
 
+def _loop(pickler: Reduction, loop: Any) -> Reduced:
+    if loop is not asyncio._get_running_loop():  # noqa: SLF001
+        return pickler.hold(loop, "an event loop of this process")
+    pickler.separate(loop)
+    return asyncio.get_event_loop, ()
+
+
 def _held(reason: str) -> Reducer:
     def reduce(pickler: Reduction, value: Any) -> Reduced:
         return pickler.hold(value, reason)
@@ -455,7 +463,7 @@ BY_NAME: dict[tuple[str, str], Reducer] = {
     ("mmap", "mmap"): _held("a mapped file"),
     ("_asyncio", "Task"): _held("a running task"),
     ("_asyncio", "Future"): _held("a future of this process's event loop"),
-    ("asyncio.events", "AbstractEventLoop"): _held("this process's event loop"),
+    ("asyncio.events", "AbstractEventLoop"): _loop,
     ("multiprocessing.process", "BaseProcess"): _held("a child process"),
     ("IPython.core.interactiveshell", "InteractiveShell"): _shell,
 }

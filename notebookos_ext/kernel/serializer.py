@@ -47,6 +47,8 @@ _BY_NAME: dict[tuple[str, str], Reducer] = {
     ("numpy", "dtype"): arrays.reduce_dtype,
     ("numpy", "ufunc"): arrays.reduce_ufunc,
     ("numpy", "memmap"): arrays.reduce_memmap,
+    ("numpy.random.mtrand", "RandomState"): arrays.reduce_random_state,
+    ("torch._C", "Generator"): tensors.reduce_generator,
     ("torch", "Tensor"): tensors.reduce_tensor,
     ("torch.storage", "UntypedStorage"): tensors.reduce_untyped,
     ("torch.storage", "TypedStorage"): tensors.reduce_typed,

@@ -98,7 +98,7 @@ class Synchronizer:
         """Atoms and other values by the names of their roots."""
         atoms: dict[str, Any] = {}
         values: dict[str, Any] = {}
-        initial, derived, known = self._initial, self._history.is_derived, self._roster.atoms
+        initial, derived, known = self._initial, self._history.is_derived, self._roster.names()
         for name, value in list(self._namespace.items()):
             if name in initial and initial[name] is value and name not in known:
                 continue
@@ -289,16 +289,17 @@ class Synchronizer:
         self._namespace.update(values)
         if record.history is not None:
             self._history.apply(record.history)
-        self._take_fingerprints(unpicklers, names)
         # Last: loading may draw random numbers.
         problems += self._environment.apply(sections)
-        self._take_section_fingerprints(sections)
+        self._take_fingerprints(unpicklers, names)
         self.held, self.gpu_names = delta.held, delta.gpu_names
         return tuple(problems)
 
     def _take_fingerprints(self, unpicklers: list[NamespaceUnpickler], taken: set[str]) -> None:
         """Look at the loaded components once, so that this replica knows when they change."""
         atoms, values = self._roots()
+        if any(name.startswith(PREFIX) for name in taken):
+            values |= self._sections()
         self._roster.atoms.update((name, atoms[name]) for name in taken if name in atoms)
         for unpickler in unpicklers:
             names = tuple(name for name in unpickler.index.names if name in values)
@@ -306,12 +307,6 @@ class Synchronizer:
             present = tuple(each for each in ids if self._definitions.get(each) is not None)
             if names or present:
                 self._roster.note(survey_one(self._session, values, Group(names, present)))
-
-    def _take_section_fingerprints(self, sections: dict[str, Any]) -> None:
-        if sections:
-            now = self._sections()
-            for name in sections.keys() & now.keys():
-                self._roster.note(survey_one(self._session, now, Group((name,), ())))
 
 
 def _is_around(component: Component) -> bool:

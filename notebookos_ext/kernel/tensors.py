@@ -74,7 +74,7 @@ def reduce_tensor(pickler: Reduction, tensor: Any) -> Reduced:
     if tensor.grad_fn is not None:
         return _reduce_computed(pickler, tensor)
     reduced = pickler.plain(tensor)
-    if not isinstance(reduced, tuple) or len(reduced) > 2 or not tensor.requires_grad:
+    if not isinstance(reduced, tuple) or len(reduced) > 2:
         return reduced
     gradient = tensor.grad
     if gradient is None:
@@ -126,6 +126,19 @@ def reduce_dtype(pickler: Reduction, dtype: Any) -> Reduced:
     """dtypes, layouts and memory formats are found by name."""
     pickler.separate(dtype)
     return pickler.plain(dtype)
+
+
+def reduce_generator(pickler: Reduction, generator: Any) -> Reduced:
+    """Torch's own global generator is each replica's own; its state is part of the environment."""
+    if generator is not sys.modules["torch"].default_generator:
+        return pickler.plain(generator)
+    pickler.separate(generator)
+    return load_global_generator, ()
+
+
+def load_global_generator() -> Any:
+    """This process's global generator."""
+    return __import__("torch").default_generator
 
 
 def reduce_script(pickler: Reduction, module: Any) -> Reduced:
