@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import uuid
 from collections.abc import Iterator
 
@@ -33,7 +35,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Mark the run and choose Hypothesis's effort."""
     os.environ[RUN_MARK] = uuid.uuid4().hex
+    # Kernels of other runs, and of the person at this machine, have their own input history.
+    os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="ipython-")
     hypothesis.settings.load_profile("full" if os.environ.get("NOTEBOOKOS_FULL") else "default")
+
+
+def pytest_unconfigure() -> None:
+    """Remove what the run's kernels kept."""
+    shutil.rmtree(os.environ.pop("IPYTHONDIR"), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
