@@ -93,7 +93,8 @@ class AgentRequests:
         The scheduler waits for what is on its way to the store: who leads while something still was
         leads after its executor was lost.
         """
-        problems, self._problems = self._problems, []
+        # Several entries may say the same, such as that the working directory is gone.
+        problems, self._problems = list(dict.fromkeys(self._problems)), []
         names, self._not_durable = self._not_durable, ()
         if names:
             problems.append(

@@ -227,3 +227,10 @@ def test_an_executors_own_late_parts_are_not_called_lost(case: Case) -> None:
     case.tell(lead("c2", 3))
     assert case.requests.claim("c2")
     assert case.requests.take_problems() == []
+
+
+def test_what_several_entries_say_alike_is_told_once(case: Case) -> None:
+    case.problems = ("the working directory is gone",)
+    case.tell(apply(1), apply(2), lead("c2", 2))
+    assert case.requests.claim("c2")
+    assert case.requests.take_problems() == ["the working directory is gone"]
