@@ -282,8 +282,12 @@ class HostAgent:
         kernel = known or HostedKernel(request.kernel, request.log_key, self._tools)
         self._kernels[request.kernel] = kernel
         try:
-            await self._heal(request.kernel)
-            await self._members.open(request.kernel, request.members, campaign=request.campaign)
+            await self._heal(kernel)
+            await self._members.open(
+                request.kernel, request.members, campaign=request.campaign, group=kernel.group
+            )
+            if known is None:
+                await asyncio.to_thread(self._delete_other_groups, kernel)
         except BaseException:
             if known is None:
                 self._kernels.pop(request.kernel, None)
@@ -292,13 +296,14 @@ class HostAgent:
         kernel.catch_up()
         return Done()
 
-    async def _heal(self, name: KernelId) -> None:
+    async def _heal(self, kernel: HostedKernel) -> None:
         """A member that gave up on its disk gets another chance. Raises StorageError."""
+        name = kernel.kernel
         if name not in self._members.kernels or not self._members.status(name).failure:
             return
         log.info("the member of kernel %s is opened again", name)
         await self._members.close(name, delete=False)
-        await self._members.open(name, self._members_of[name], campaign=False)
+        await self._members.open(name, self._members_of[name], campaign=False, group=kernel.group)
 
     async def _new_epoch(self, request: NewEpoch) -> Done:
         await self._kernel(request.kernel).begin_epoch(request.epoch)
@@ -306,7 +311,7 @@ class HostAgent:
 
     async def _launch(self, request: LaunchReplica) -> Done:
         kernel = self._kernel(request.kernel)
-        await self._heal(request.kernel)
+        await self._heal(kernel)
         await kernel.launch(request)
         return Done()
 
@@ -350,6 +355,12 @@ class HostAgent:
         if delete:
             # Also what an earlier agent left of a kernel that was never opened here.
             await asyncio.to_thread(self._delete_files, name)
+
+    def _delete_other_groups(self, kernel: HostedKernel) -> None:
+        """What this host missed the end of, because it was lost then."""
+        for former in (self._folder / "kernels" / kernel.kernel).glob("*"):
+            if former.name != kernel.group:
+                shutil.rmtree(former, ignore_errors=True)
 
     def _delete_files(self, name: KernelId) -> None:
         shutil.rmtree(self._folder / "kernels" / name, ignore_errors=True)

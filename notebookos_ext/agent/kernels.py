@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Sequence
@@ -98,6 +99,11 @@ class HostedKernel:
         self._told_attempt = 0
 
     # ---- the log ---------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> str:
+        """The name of its Raft group: a new group has a new key."""
+        return hashlib.blake2b(self.log_key, digest_size=8, person=b"nbos-group").hexdigest()
 
     def catch_up(self) -> None:
         """Fold everything that this host knows to be committed."""

@@ -73,10 +73,17 @@ class Members:
         return tuple(self._members)
 
     async def open(
-        self, kernel: KernelId, member_hosts: tuple[HostId, ...], *, campaign: bool
+        self,
+        kernel: KernelId,
+        member_hosts: tuple[HostId, ...],
+        *,
+        campaign: bool,
+        group: str = "",
     ) -> None:
         """Create this host's member of the kernel's group, or recover it; opening twice is fine.
 
+        A kernel may have one `group` after the other. Each has a log of its own, so that what a
+        host still has of a former one, whose end it missed, can never vote or count in this one.
         `campaign`: it should lead at first, so it begins an election without waiting. Committed
         entries of an earlier life may be passed to `on_committed` before this returns.
 
@@ -92,7 +99,7 @@ class Members:
         async with self._opening.setdefault(kernel, asyncio.Lock()):
             member = self._members.get(kernel)
             if member is None:
-                member = await self._create(kernel, member_hosts)
+                member = await self._create(kernel, member_hosts, self._folder / kernel / group)
                 self._members[kernel] = member
                 self._catch_up(kernel, member)
                 if campaign or len(member_hosts) == 1:
@@ -183,10 +190,12 @@ class Members:
             raise NotFound(f"host {self._host} has no member of kernel {kernel}")
         return member
 
-    async def _create(self, kernel: KernelId, member_hosts: tuple[HostId, ...]) -> Member:
+    async def _create(
+        self, kernel: KernelId, member_hosts: tuple[HostId, ...], folder: Path
+    ) -> Member:
         identity = Identity(kernel, self._host, tuple(member_hosts))
         wal = await asyncio.get_running_loop().run_in_executor(
-            self._executor, WriteAheadLog.open, self._folder / kernel, identity
+            self._executor, WriteAheadLog.open, folder, identity
         )
         node = Node(
             me=self._host,

@@ -112,7 +112,8 @@ class KernelRecord:
     def __init__(self, spec: KernelSpec, plan: LaunchPlan) -> None:
         self.spec = spec
         self.plan = plan
-        self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
+        self.log_key = b""
+        self.begin_group()
         self.epoch = 0
         self.gpus_per_cell = spec.gpus_per_cell
         self.launches: dict[ReplicaId, int] = {}
@@ -157,6 +158,10 @@ class KernelRecord:
         """The cell that waits or runs, if any: a kernel has one at a time."""
         newest = self.cells[0] if self.cells else None
         return newest if newest is not None and newest.ended is None else None
+
+    def begin_group(self) -> None:
+        """Its next members form a new Raft group: nothing that was signed before counts in it."""
+        self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
 
     def begin_epoch(self) -> None:
         """The namespace is empty again: forget what was said about its names."""

@@ -140,7 +140,11 @@ class Lifecycle:
             await asyncio.wait(answers)
 
     def close_kernel(self, action: actions.CloseKernel) -> None:
-        """End the kernel on every host and delete its log there."""
+        """End the kernel on every host and delete its log there.
+
+        A host that is lost now keeps its log. It is not that of the group that may follow.
+        """
+        self._records[action.kernel].begin_group()
         self._chains.append(
             (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)
         )

@@ -25,6 +25,7 @@ from notebookos_ext.cluster.messages import (
     AttemptBegun,
     AttemptEnded,
     Challenge,
+    CloseMember,
     Done,
     Failure,
     FromAgent,
@@ -296,6 +297,25 @@ def test_a_kernel_is_opened_with_one_key(tmp_path: Path) -> None:
                 await hosts["host-1"].request(other, Done)
             with pytest.raises(NotFound, match="kernel-9 is not open"):
                 await hosts["host-1"].request(NewEpoch(KernelId("kernel-9"), 1), Done)
+
+    run(story())
+
+
+def test_the_log_of_a_group_whose_end_was_missed_counts_for_nothing(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with Hosts(tmp_path) as hosts:
+            host = hosts["host-1"]
+            await hosts.open_kernel()
+            for epoch in (1, 2, 3):
+                await host.request(NewEpoch(KERNEL, epoch), Done)
+            await host.request(CloseMember(KERNEL, delete=False), Done)
+            (former,) = (tmp_path / "host-1" / "kernels" / KERNEL).iterdir()
+            assert (former / "member.wal").exists()
+            opening = OpenKernel(KERNEL, tuple(hosts.names), b"next key", campaign=True)
+            await host.request(opening, Done)
+            assert not former.exists()
+            # In the former group this epoch had begun, so no replica of it could be launched.
+            await hosts.launch(1, epoch=0)
 
     run(story())
 
