@@ -72,6 +72,7 @@ class Notebook:
 
     def __init__(self, runtime: ClusterRuntime, **environment: str) -> None:
         self.runtime = runtime
+        self._submitted = ""
         self.manager = KernelManager(kernel_name="notebookos")
         self.manager.start_kernel(env={**os.environ, **environment})
         self.client: BlockingKernelClient = self.manager.client()
@@ -107,6 +108,17 @@ class Notebook:
         content = reply["content"]
         error = f"{content.get('ename', '')}: {content.get('evalue', '')}".strip(": ")
         return Ran(content["status"], "".join(text), error, content)
+
+    def submit(self, code: str, **options: Any) -> None:
+        """Send a cell without waiting for anything."""
+        self._submitted = self.client.execute(code, **options)
+
+    def reply(self) -> dict[str, Any]:
+        """The reply to what was submitted last; answers of getting ready are read past."""
+        while True:
+            message = self.client.get_shell_msg(timeout=HANG_S)
+            if message["parent_header"].get("msg_id") == self._submitted:
+                return dict(message["content"])
 
     def wait_for_replicas(self, count: int = 3) -> KernelView:
         """Until `count` replicas answer and have applied everything."""

@@ -171,7 +171,8 @@ async def connect(
         raise AgentUnreachable(f"no host agent answers at {path}: {error}") from error
     try:
         attached = await client.attach(token=token, controller=controller, lease_s=lease_s)
-    except NotebookOSError:
+    except BaseException:
+        # Cancelled, too: a connection that nobody knows must not stay open.
         client.close()
         raise
     return client, attached

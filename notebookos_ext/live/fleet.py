@@ -141,6 +141,8 @@ class Fleet:
         self._stopping = True
         for task in self._tasks:
             task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         for agent in self._agents.values():
             if agent.lease is not None:
                 agent.lease.cancel()
@@ -193,7 +195,7 @@ class Fleet:
         self._addresses[host] = attached.peer_address
         self._failures.pop(host, None)
         self._backend.attached(host)
-        agent.lease = asyncio.create_task(self._renew(host, client))
+        agent.lease = self._spawn(self._renew(host, client))
         self._tell_peers()
         log.info("%s joined%s", host, " (adopted)" if adopted else "")
         self._listener.host_joined(attached.spec)
@@ -252,7 +254,8 @@ class Fleet:
         async with self._changed:
             self._changed.notify_all()
 
-    def _spawn(self, coroutine: Coroutine[object, object, None]) -> None:
+    def _spawn(self, coroutine: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task

@@ -318,8 +318,11 @@ def test_a_restart_takes_what_the_notebook_newly_asks_for(cluster: ScriptedClust
     spec = KernelSpec(kernel=KERNEL)
     cluster.controller.start_kernel(spec, PLAN, NotebookSettings(gpus_per_cell=0)).result(30)
     until(lambda: cluster.view()[1] in (["starting"], ["idle"]), "one replica, as was set")
-    keys = {o.log_key for agent in cluster.agents for o in agent.of(messages.OpenKernel)}
-    assert len(keys) == 2, "a new group has a new key, so that nothing of the old one counts in it"
+
+    def keys() -> set[bytes]:
+        return {o.log_key for agent in cluster.agents for o in agent.of(messages.OpenKernel)}
+
+    until(lambda: len(keys()) == 2, "the new group's own key: nothing of the old one counts in it")
     assert cluster.read(lambda i: i.records[KERNEL].gpus_per_cell) == 0
 
 

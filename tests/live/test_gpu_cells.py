@@ -43,7 +43,7 @@ def test_a_gpu_is_bound_while_its_cell_runs_and_free_afterwards(
 ) -> None:
     go = tmp_path / "go"
     with notebook(cluster) as kernel:
-        kernel.client.execute("%%gpu 1\n" + waits_for(go))
+        kernel.submit("%%gpu 1\n" + waits_for(go))
         held = until(lambda: bound(cluster), "a binding")
         assert [b.kernel_id for b in held] == [kernel.id]
         until(lambda: newest(kernel).state == "running", "a running cell")
@@ -51,7 +51,7 @@ def test_a_gpu_is_bound_while_its_cell_runs_and_free_afterwards(
         assert (cell.gpus, cell.device_kind) == (1, "simulated")
         assert "%%gpu" in cell.gpus_reason
         go.touch()
-        assert kernel.client.get_shell_msg(timeout=HANG_S)["content"]["status"] == "ok"
+        assert kernel.reply()["status"] == "ok"
         until(lambda: not bound(cluster), "no binding")
         assert kernel.run("import os; print(os.environ.get('NOTEBOOKOS_GPUS', ''))").text == "\n"
 
@@ -61,9 +61,9 @@ def test_a_gpu_cell_waits_its_turn_and_others_do_not(
 ) -> None:
     go = tmp_path / "go"
     with notebook(cluster) as first, notebook(cluster) as second:
-        first.client.execute("%%gpu 2\n" + waits_for(go))
+        first.submit("%%gpu 2\n" + waits_for(go))
         until(lambda: len(bound(cluster)) == 2, "both GPUs bound")
-        second.client.execute("%%gpu 1\nprint('mine')")
+        second.submit("%%gpu 1\nprint('mine')")
         waiting = until(lambda: snapshot(cluster).waiting, "a waiting cell")[0]
         assert (waiting.kernel_id, waiting.position, waiting.gpus) == (second.id, 1, 1)
         assert "host-1" in waiting.reason
@@ -72,8 +72,8 @@ def test_a_gpu_cell_waits_its_turn_and_others_do_not(
             assert third.run("print('no GPU, no wait')").text == "no GPU, no wait\n"
         go.touch()
         for kernel in (first, second):
-            reply = kernel.client.get_shell_msg(timeout=HANG_S)
-            assert reply["content"]["status"] == "ok"
+            reply = kernel.reply()
+            assert reply["status"] == "ok"
         assert newest(second).waited_ms
         until(lambda: not bound(cluster), "no binding")
 
@@ -81,23 +81,23 @@ def test_a_gpu_cell_waits_its_turn_and_others_do_not(
 def test_a_waiting_cell_can_be_interrupted(cluster: ClusterRuntime, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with notebook(cluster) as first, notebook(cluster) as second:
-        first.client.execute("%%gpu 2\n" + waits_for(go))
+        first.submit("%%gpu 2\n" + waits_for(go))
         until(lambda: len(bound(cluster)) == 2, "both GPUs bound")
-        second.client.execute("%%gpu 1\nprint('mine')")
+        second.submit("%%gpu 1\nprint('mine')")
         until(lambda: snapshot(cluster).waiting, "a waiting cell")
         second.manager.interrupt_kernel()
-        reply = second.client.get_shell_msg(timeout=HANG_S)
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
+        reply = second.reply()
+        assert reply["ename"] == "KeyboardInterrupt"
         assert newest(second).state == "aborted"
         assert not snapshot(cluster).waiting
         assert second.run("print('on')").text == "on\n"
         go.touch()
-        assert first.client.get_shell_msg(timeout=HANG_S)["content"]["status"] == "ok"
+        assert first.reply()["status"] == "ok"
 
 
 def test_a_kernel_that_ends_gives_its_gpus_back(cluster: ClusterRuntime, tmp_path: Path) -> None:
     with notebook(cluster) as kernel:
-        kernel.client.execute("%%gpu 2\n" + waits_for(tmp_path / "never"))
+        kernel.submit("%%gpu 2\n" + waits_for(tmp_path / "never"))
         until(lambda: len(bound(cluster)) == 2, "both GPUs bound")
     until(lambda: not bound(cluster), "no binding")
 

@@ -65,10 +65,10 @@ def test_an_executor_killed_right_after_its_reply_takes_nothing_along(kernel: No
     assert kernel.run("import os, signal; pid = os.getpid()").status == "ok"
     pid = kernel.executor().pid
     assert pid is not None
-    kernel.client.execute("other = 'kept'", silent=False)
-    reply = kernel.client.get_shell_msg(timeout=HANG_S)
+    kernel.submit("other = 'kept'", silent=False)
+    reply = kernel.reply()
     os.kill(pid, signal.SIGKILL)
-    assert reply["content"]["status"] == "ok"
+    assert reply["status"] == "ok"
     assert kernel.run("print(other)").text == "kept\n"
     kernel.wait_for_replicas()
 
@@ -112,11 +112,11 @@ def test_a_lost_host_comes_back_with_its_replicas(
 
 def test_interrupt_ends_the_cell_and_nothing_else(kernel: Notebook) -> None:
     kernel.run("x = 1")
-    kernel.client.execute("import time\nprint('in')\nwhile True: time.sleep(0.01)")
+    kernel.submit("import time\nprint('in')\nwhile True: time.sleep(0.01)")
     until_text(kernel, "in\n")
     kernel.manager.interrupt_kernel()
-    reply = kernel.client.get_shell_msg(timeout=HANG_S)
-    assert reply["content"]["ename"] == "KeyboardInterrupt"
+    reply = kernel.reply()
+    assert reply["ename"] == "KeyboardInterrupt"
     assert kernel.run("print(x)").text == "1\n"
 
 
@@ -136,7 +136,7 @@ def test_restart_empties_the_namespace_and_keeps_the_ports(kernel: Notebook) -> 
 
 
 def test_a_restart_in_mid_cell_aborts_it(kernel: Notebook) -> None:
-    kernel.client.execute("import time\nprint('in')\ntime.sleep(600)")
+    kernel.submit("import time\nprint('in')\ntime.sleep(600)")
     until_text(kernel, "in\n")
     kernel.manager.restart_kernel(now=True)
     kernel.client.wait_for_ready(timeout=HANG_S)
@@ -144,12 +144,12 @@ def test_a_restart_in_mid_cell_aborts_it(kernel: Notebook) -> None:
 
 
 def test_input_is_answered_by_the_client(kernel: Notebook) -> None:
-    kernel.client.execute("print('got', input('name? '))", allow_stdin=True)
+    kernel.submit("print('got', input('name? '))", allow_stdin=True)
     asked = kernel.client.get_stdin_msg(timeout=HANG_S)
     assert asked["content"]["prompt"] == "name? "
     kernel.client.input("Ada")
     assert until_text(kernel, "got Ada\n")
-    assert kernel.client.get_shell_msg(timeout=HANG_S)["content"]["status"] == "ok"
+    assert kernel.reply()["status"] == "ok"
 
 
 def test_shutdown_leaves_no_replica(cluster: ClusterRuntime) -> None:
