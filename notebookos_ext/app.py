@@ -7,6 +7,7 @@ no case: the REST API and every kernel start then say why.
 from __future__ import annotations
 
 import asyncio
+import atexit
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,8 @@ class NotebookOSApp(ExtensionApp):
                 emit=self._emit,
             )
             self._runtime = ClusterRuntime(self._settings(), on_change=self._telemetry.changed)
+            # A server without a terminal ends on Ctrl-C without stopping its extensions.
+            atexit.register(self._end_cluster)
             self._runtime.start()
         except NotebookOSError as error:
             # The sentence is for people; where it was raised helps none of them.
@@ -124,12 +127,17 @@ class NotebookOSApp(ExtensionApp):
 
     async def stop_extension(self) -> None:
         """End the cluster with the server: agents, replicas, sockets."""
-        runtime, self._runtime = self._runtime, None
         if self._telemetry is not None:
             self._telemetry.close()
-        if runtime is not None:
-            await asyncio.to_thread(runtime.stop)
+        await asyncio.to_thread(self._end_cluster)
         cluster_runtime.install(None)
+
+    def _end_cluster(self) -> None:
+        """Once; from any thread."""
+        atexit.unregister(self._end_cluster)
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.stop()
 
     @property
     def _server(self) -> Any:

@@ -149,6 +149,19 @@ def test_a_server_that_ends_takes_its_kernels_along(tmp_path: Path) -> None:
     assert not (state / "store").exists()
 
 
+def test_ctrl_c_without_a_terminal_leaves_nothing(tmp_path: Path) -> None:
+    with server(tmp_path, "--NotebookOSApp.hosts=1") as (process, described):
+
+        def one_host() -> list[dict[str, Any]]:
+            hosts: list[dict[str, Any]] = ask(described, "notebookos/api/cluster")["hosts"]
+            return hosts
+
+        (host,) = until(one_host, "one host")
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    assert gone(host["pid"])
+
+
 def test_no_server_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
