@@ -52,7 +52,9 @@ class ClusterRuntime:
         self.folder = _open_folder(settings, private=private)
         clock = clock or SystemClock()
         self.router = RouterThread(clock=clock, on_event=self._from_router)
-        store = Path(settings.store_folder) if settings.store_folder else self.folder.store
+        store = self.folder.store
+        if settings.store_folder:
+            store = Path(settings.store_folder).expanduser().absolute()
         self.controller = Controller(
             scheduler=Scheduler(settings.policy, max_hosts=settings.max_hosts),
             policy=settings.policy,

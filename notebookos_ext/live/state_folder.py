@@ -14,6 +14,7 @@ its agents.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -29,7 +30,7 @@ from notebookos_ext.errors import StorageError, StorageFull
 MOST_SOCKET_FOLDER_BYTES = 60
 """Leaves room for `/<32 characters>-control` below the limit of 107 bytes."""
 MOST_SERVERS = 64
-_PRIVATE_PREFIX = "notebookos-"
+_PRIVATE_PREFIX = "notebookos-private-"
 
 
 class StateFolder:
@@ -85,6 +86,8 @@ def open_shared(path: Path, *, hash_seed: int | None = None) -> StateFolder:
 
     Raises StorageError with the path and the cause when it cannot be written.
     """
+    # The agents, which read its path, work in folders of their own.
+    path = path.expanduser().absolute()
     with _told(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         seed = _hash_seed(path, hash_seed)
@@ -179,13 +182,20 @@ def _try_lock(path: Path) -> int | None:
 
 def _sweep(parent: Path) -> None:
     for path in parent.glob(f"{_PRIVATE_PREFIX}*"):
-        if not (path / "lock").is_file() or path.stat().st_uid != os.getuid():
-            continue
-        lock = _try_lock(path)
-        if lock is not None:
-            shutil.rmtree(_socket_folder(path), ignore_errors=True)
-            shutil.rmtree(path, ignore_errors=True)
-            os.close(lock)
+        # Another process may sweep at this moment, too.
+        with contextlib.suppress(FileNotFoundError):
+            lock = _try_lock(path) if _is_private(path) else None
+            if lock is not None:
+                shutil.rmtree(_socket_folder(path), ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+
+def _is_private(path: Path) -> bool:
+    """Whether `open_private` of this user made it; others may put folders and links there."""
+    found = path.lstat()
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return ours and (path / "lock").is_file()
 
 
 def _socket_folder(path: Path) -> Path:

@@ -97,19 +97,35 @@ def test_a_full_disk_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [p.name for p in tmp_path.iterdir() if p.name != "lock"] == []
 
 
+def test_a_relative_path_and_a_home_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for asked, made in (("state", tmp_path / "state"), ("~/state", tmp_path / "home" / "state")):
+        folder = open_shared(Path(asked))
+        assert folder.path == made
+        folder.close(delete=True)
+
+
 def test_private_folders_vanish_and_what_killed_processes_left_is_swept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    dead = tmp_path / "notebookos-dead"
+    dead = tmp_path / "notebookos-private-dead"
     dead.mkdir()
     (dead / "lock").write_text("")
-    stranger = tmp_path / "notebookos-stranger"
+    stranger = tmp_path / "notebookos-private-stranger"
     stranger.mkdir()
+    shared = tmp_path / "notebookos-of-mine"
+    open_shared(shared).close(delete=False)
+    link = tmp_path / "notebookos-private-link"
+    link.symlink_to(shared)
     living = open_private()
     other = open_private()
     assert not dead.exists()
     assert stranger.exists()
+    assert (link / "lock").exists()
     assert living.path.exists()
     living.close(delete=True)
     other.close(delete=True)
