@@ -209,6 +209,11 @@ class Roster:
         for group in self.known:
             if not group.names or names & set(group.names) or group.names[0].startswith(also):
                 self.known[group] = None
+        # What refers to a lost definition could not be loaded, or will be loaded before it.
+        lost = {each for group in self.known for each in group.definitions if not self.known[group]}
+        for group, known in self.known.items():
+            if known is not None and known.references & lost:
+                self.known[group] = None
         self.missing |= names
         self.bundles.dissolve(names)
         for name in names:

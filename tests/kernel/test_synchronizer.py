@@ -193,7 +193,7 @@ def test_a_missing_chunk_leaves_the_namespace_as_it_was(replicas, tmp_path):
 
 def test_what_was_forgotten_is_sent_again(replicas):
     executor, standby = replicas(2).handles
-    executor.run("a = [1]; n = 1; gone = 2\nclass C: v = 1\nc = C()")
+    executor.run("a = [1]; n = 1; gone = 2; rest = ['r'] * 5_000\nclass C: v = 1\nc = C()")
     executor.collect()
     executor.run("a.append(2); n = 2; C.v = 2; del gone")
     executor.collect()
@@ -201,10 +201,26 @@ def test_what_was_forgotten_is_sent_again(replicas):
     delta, _, _ = executor.collect()
     executor.forget_all()
     everything, _, _ = executor.collect()
-    assert len(everything) > len(delta)
+    assert len(everything) > len(delta) + 5_000
     standby.apply(everything)
     assert standby.evaluate("(a, n, C.v, c.v, In[1][:7])") == ([1, 2], 2, 2, 2, "a = [1]")
     assert executor.collect() is None
+
+
+def test_what_refers_to_a_lost_definition_is_sent_again(replicas):
+    executor, standby = replicas(2).handles
+    executor.run(
+        "import numpy as np\ndef make(d):\n    return lambda: d.sum()\nf = make(np.ones(3))"
+    )
+    lost, _, _ = executor.collect()
+    executor.run("box = [f]; other = [1]")
+    delta, _, _ = executor.collect()
+    standby.apply(delta)
+    assert "HeldElsewhere" in standby.run("box[0]()")[1]
+    executor.forget(["f", "make"])
+    again, _, _ = executor.collect()
+    standby.apply(again)
+    assert standby.evaluate("(box[0](), box[0] is f, other)") == (3.0, True, [1])
 
 
 def test_a_failed_put_counts_as_not_sent(replicas):
