@@ -22,6 +22,7 @@ CLOSE_ROUNDS = 5
 CLOSE_S = 15.0
 PAUSE_S = 1.0
 RUN_AGAIN = "Run the cell again: everything that earlier cells did is still there."
+LOOK_FIRST = "Look at your variables before you run the cell again."
 
 log = logging.getLogger(__name__)
 
@@ -148,8 +149,9 @@ class Attempts:
             attempt=action.attempt,
             replica=attempt.replica,
         )
-        if not await self._propose(action, request):
-            # No majority is left to ask, so no replica can commit for this attempt either.
+        known = await self._propose(action, request)
+        if not known:
+            # A member may have the cell's DONE on its disk, and commit it once a majority is back.
             log.warning("attempt %d of %s is lost without a commit", action.attempt, action.kernel)
         self._closed(action.kernel, action.cell, action.attempt)
         if not action.ends_cell:
@@ -158,15 +160,15 @@ class Attempts:
         cell = record.cell(action.cell)
         if cell is not None and cell.ended is None:
             cell.end("done" if committed else "lost", self._clock.now())
+        reason, hint = action.reason, RUN_AGAIN
+        if committed:
+            reason += "; the cell had finished and its changes are kept, but its reply was lost"
+            hint = ""
+        elif not known:
+            reason += "; whether its changes are kept is known only when most of its hosts answer"
+            hint = LOOK_FIRST
         self._router.fail_cell(
-            action.kernel,
-            action.cell,
-            ename="ExecutorLost",
-            evalue=f"{action.reason}; the cell had finished and its changes are kept, "
-            "but its reply was lost"
-            if committed
-            else action.reason,
-            hint="" if committed else RUN_AGAIN,
+            action.kernel, action.cell, ename="ExecutorLost", evalue=reason, hint=hint
         )
         self._outlet.changed(action.kernel, "cell")
 

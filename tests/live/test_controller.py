@@ -14,6 +14,7 @@ from notebookos_ext.cluster import messages
 from notebookos_ext.cluster.model import Outcome, ReplicaId
 from notebookos_ext.cluster.routing import CellReplied, InterruptAsked, ShutdownAsked
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
+from notebookos_ext.live import attempts
 from notebookos_ext.settings import NotebookSettings
 
 R1, R2, R3 = (ReplicaId(f"{KERNEL}:{n}") for n in (1, 2, 3))
@@ -158,6 +159,22 @@ def test_lost_goes_through_another_member_when_one_cannot(cluster: ScriptedClust
     cluster.exited(1)
     until(lambda: cluster.router.of("fail_cell"), "the cell ends")
     assert sum(len(agent.of(messages.LoseAttempt)) for agent in cluster.agents) >= 1
+
+
+def test_a_cell_whose_end_nobody_can_tell_is_not_called_undone(
+    cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "PAUSE_S", 0.01)
+    open_kernel(cluster)
+    on_all(cluster, messages.BeginAttempt, begun)
+    full = messages.Failure(error="StorageFull", message="no space is left")
+    on_all(cluster, messages.LoseAttempt, lambda _: full)
+    cluster.cell("c1")
+    until(lambda: cluster.router.of("start_cell"), "its start")
+    cluster.exited(1)
+    ((*_, value, hint),) = until(lambda: cluster.router.of("fail_cell"), "the cell ends")
+    assert "whether its changes are kept" in value
+    assert "before you run" in hint
 
 
 def test_a_commit_that_won_is_told_with_the_lost_reply(cluster: ScriptedCluster) -> None:
