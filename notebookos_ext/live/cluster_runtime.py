@@ -194,5 +194,8 @@ def stop_private() -> None:
             _registry.timer.cancel()
             _registry.timer = None
         if runtime is not None:
-            atexit.unregister(stop_private)
-            runtime.stop()
+            try:
+                runtime.stop()
+            finally:
+                # Not before: a process that ends meanwhile waits here for the timer's thread.
+                atexit.unregister(stop_private)

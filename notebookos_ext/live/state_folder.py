@@ -30,6 +30,7 @@ from notebookos_ext.errors import StorageError, StorageFull
 MOST_SOCKET_FOLDER_BYTES = 60
 """Leaves room for `/<32 characters>-control` below the limit of 107 bytes."""
 MOST_SERVERS = 64
+LOCK = "lock"
 _PRIVATE_PREFIX = "notebookos-private-"
 
 
@@ -76,7 +77,7 @@ class StateFolder:
             return
         shutil.rmtree(self.sockets, ignore_errors=True)
         if delete:
-            shutil.rmtree(self.path, ignore_errors=True)
+            _delete(self.path)
         os.close(self._lock)
         self._lock = -1
 
@@ -171,7 +172,7 @@ def _hash_seed(path: Path, wanted: int | None) -> int:
 
 
 def _try_lock(path: Path) -> int | None:
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -187,15 +188,25 @@ def _sweep(parent: Path) -> None:
             lock = _try_lock(path) if _is_private(path) else None
             if lock is not None:
                 shutil.rmtree(_socket_folder(path), ignore_errors=True)
-                shutil.rmtree(path, ignore_errors=True)
+                _delete(path)
                 os.close(lock)
+
+
+def _delete(path: Path) -> None:
+    """The lock goes last: without it, what is left by a process killed here is never swept."""
+    for entry in path.iterdir():
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _is_private(path: Path) -> bool:
     """Whether `open_private` of this user made it; others may put folders and links there."""
     found = path.lstat()
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return ours and (path / "lock").is_file()
+    return ours and (path / LOCK).is_file()
 
 
 def _socket_folder(path: Path) -> Path:

@@ -132,6 +132,25 @@ def test_private_folders_vanish_and_what_killed_processes_left_is_swept(
     assert not living.path.exists()
 
 
+def test_the_lock_is_deleted_last_so_that_a_killed_deletion_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    folder = open_private()
+    deleted: list[str] = []
+    unlink = os.unlink
+
+    def watched(path: str | Path, **options: int) -> None:
+        deleted.append(Path(path).name)
+        unlink(path, **options)
+
+    monkeypatch.setattr("os.unlink", watched)
+    folder.close(delete=True)
+    assert set(deleted) >= {"token", "hash_seed", "lock"}
+    assert deleted[-1] == "lock"
+    assert not folder.path.exists()
+
+
 def test_a_foreign_socket_folder_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
