@@ -6,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nbformat
@@ -34,15 +37,29 @@ def write_notebook(folder: Path) -> Path:
     return path
 
 
-def start(folder: Path, mark: str, *, before: str = "", after: str = "") -> subprocess.Popen[str]:
+@contextmanager
+def start(
+    folder: Path, mark: str, *, before: str = "", after: str = ""
+) -> Iterator[subprocess.Popen[str]]:
+    """The script at work; killed when a test leaves it running, also by a failed assertion."""
     script = folder / "run.py"
     script.write_text(RUNS_A_NOTEBOOK.format(before=before, after=after))
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, str(script), str(write_notebook(folder))],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, MARK: mark, "PYTHONWARNINGS": "ignore"},
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def mark() -> str:
+    """Tells this test's processes from those of another run on the same machine."""
+    return uuid.uuid4().hex
 
 
 def folder_of(process: subprocess.Popen[str]) -> Path:
@@ -50,19 +67,20 @@ def folder_of(process: subprocess.Popen[str]) -> Path:
     return Path(process.stdout.readline().removeprefix("folder ").strip())
 
 
-def test_nothing_is_left_when_the_process_ends(tmp_path: Path) -> None:
-    with start(tmp_path, "ends") as process:
+def test_nothing_is_left_when_the_process_ends(tmp_path: Path, mark: str) -> None:
+    with start(tmp_path, mark) as process:
         folder = folder_of(process)
         assert process.wait() == 0
-    until(lambda: not started_by("ends"), "no process left")
+    until(lambda: not started_by(mark), "no process left")
     assert not folder.exists()
     notebook = nbformat.read(tmp_path / "n.ipynb", as_version=4)
     assert notebook.cells[-1].outputs[0].text == "[1, 2]\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_is_left_running_when_the_process_is_killed(tmp_path: Path, how: int) -> None:
-    mark = f"killed by {how}"
+def test_nothing_is_left_running_when_the_process_is_killed(
+    tmp_path: Path, mark: str, how: int
+) -> None:
     with start(
         tmp_path,
         mark,
@@ -76,18 +94,16 @@ def test_nothing_is_left_running_when_the_process_is_killed(tmp_path: Path, how:
     until(lambda: not started_by(mark), "the leases ran out")
 
 
-def test_it_ends_by_itself_some_time_after_its_last_kernel(tmp_path: Path) -> None:
+def test_it_ends_by_itself_some_time_after_its_last_kernel(tmp_path: Path, mark: str) -> None:
     with start(
         tmp_path,
-        "idle",
+        mark,
         before="cluster_runtime.LINGER_S = 0.1",
         after="__import__('time').sleep(600)",
     ) as process:
         folder = folder_of(process)
-        until(lambda: started_by("idle") == [process.pid], "the agents have ended")
+        until(lambda: started_by(mark) == [process.pid], "the agents have ended")
         until(lambda: not folder.exists(), "the folder is gone")
-        process.kill()
-        process.wait()
 
 
 def test_a_notebook_runs_under_papermill(tmp_path: Path) -> None:
