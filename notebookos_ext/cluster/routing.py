@@ -78,7 +78,6 @@ class CellArrived(msgspec.Struct, frozen=True, tag=True):
     code: str
     metadata: dict[str, Any]
     silent: bool
-    at_head: bool = True
     near: ReplicaId | None = None
     """The replica where a subshell works or, since the last cell, a debugger or a comm began."""
 

@@ -143,11 +143,6 @@ class Log:
         self.delivered_index = end
         return taken
 
-    @property
-    def has_deliverable(self) -> bool:
-        """Whether `take_deliverable` would give anything."""
-        return min(self.commit_index, self.durable_index) > self.delivered_index
-
     def _push(self, entry: Entry) -> None:
         if entry.index != self.last_index + 1:
             raise CorruptRecord(
