@@ -155,7 +155,7 @@ def asked(output: Any) -> str:
 
 def event(output: Any) -> str:
     match output:
-        case CellArrived(_, cell, code, _, silent, _, near):
+        case CellArrived(_, cell, code, _, silent, near):
             more = f"{' silent' if silent else ''}{f' near {near}' if near else ''}"
             return f"event: {cell} arrived, code={code!r}{more}"
         case CellReplied(_, cell, attempt, status):
