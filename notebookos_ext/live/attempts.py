@@ -21,6 +21,7 @@ from notebookos_ext.live.ports import Outlet, RouterCommands
 CLOSE_ROUNDS = 5
 CLOSE_S = 15.0
 PAUSE_S = 1.0
+REPLY_LOST = "the cell had finished and its changes are kept, but its reply was lost"
 RUN_AGAIN = "Run the cell again: everything that earlier cells did is still there."
 LOOK_FIRST = "Look at your variables before you run the cell again."
 
@@ -162,7 +163,7 @@ class Attempts:
             cell.end("done" if committed else "lost", self._clock.now())
         reason, hint = action.reason, RUN_AGAIN
         if committed:
-            reason += "; the cell had finished and its changes are kept, but its reply was lost"
+            reason += f"; {REPLY_LOST}"
             hint = ""
         elif not known:
             reason += "; whether its changes are kept is known only when most of its hosts answer"
@@ -171,6 +172,21 @@ class Attempts:
             action.kernel, action.cell, ename="ExecutorLost", evalue=reason, hint=hint
         )
         self._outlet.changed(action.kernel, "cell")
+
+    def reply_lost(self, record: KernelRecord, replica: ReplicaId, reason: str) -> None:
+        """The replica is gone; a cell that it had finished and committed may lack its reply.
+
+        The router hears the replica out first, and does nothing when the reply was among its last
+        words.
+        """
+        cell = record.open_cell
+        if cell is None or cell.replica != replica or cell.outcome in (None, Outcome.LOST):
+            return
+        cell.end("done" if cell.outcome is Outcome.DONE else "failed", self._clock.now())
+        self._router.fail_cell(
+            record.kernel, cell.cell, ename="ExecutorLost", evalue=f"{reason}; {REPLY_LOST}"
+        )
+        self._outlet.changed(record.kernel, "cell")
 
     async def _propose(self, action: actions.CloseAttempt, request: messages.LoseAttempt) -> bool:
         for number in range(CLOSE_ROUNDS):

@@ -88,6 +88,8 @@ class Fleet:
         self._agents: dict[HostId, Agent] = {}
         self._addresses: dict[HostId, str] = {}
         self._failures: dict[HostId, str] = {}
+        self._listening: set[HostId] = set()
+        """Hosts whose present agent process has come up."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Condition()
         self._stopping = False
@@ -158,6 +160,7 @@ class Fleet:
 
     def host_up(self, host: HostId, control_path: str, *, adopted: bool) -> None:
         """Attach to an agent that listens."""
+        self._listening.add(host)
         self._spawn(self._attach(host, control_path, adopted=adopted))
 
     def host_down(self, host: HostId, reason: str) -> None:
@@ -166,6 +169,9 @@ class Fleet:
             return
         if host in self._agents:
             self._lose(host, reason)
+        if host in self._listening:
+            # It had come up; that its connection broke was told already.
+            self._listening.discard(host)
             return
         self._failures[host] = reason
         self._listener.warn(f"{host} could not be started: {reason}")

@@ -74,6 +74,8 @@ class CellRecord:
     devices: tuple[DeviceId, ...] = ()
     started: float | None = None
     ended: float | None = None
+    outcome: Outcome | None = None
+    """What the log says of its attempt, which may be there before its reply is."""
 
     def begin(
         self, replica: ReplicaId, host: HostId, devices: tuple[DeviceId, ...], at: float

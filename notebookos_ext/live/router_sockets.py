@@ -142,6 +142,15 @@ class KernelSockets:
             socket, lambda frames: self._receiver.replica_published(replica, frames)
         )
 
+    def hear_out(self, replica: ReplicaId) -> None:
+        """Handle what a replica said before it went: a reply may be among its last words."""
+        sockets = [self._iopub[replica]] if replica in self._iopub else []
+        for (whose, _), connection in self._connections.items():
+            if whose == replica:
+                sockets += connection.sockets.values()
+        for socket in sockets:
+            self._poller.read_now(socket)
+
     def disconnect_replica(self, replica: ReplicaId) -> None:
         """Forget a replica and every connection to it."""
         self._endpoints.pop(replica, None)

@@ -119,6 +119,7 @@ class _Kernel:
         self.sockets.publish([topic, *self._build(Made("iopub_welcome", {"subscription": text}))])
 
     def replica_gone(self, replica: ReplicaId) -> None:
+        self.sockets.hear_out(replica)
         self.sockets.disconnect_replica(replica)
         self.apply(self.router.replica_gone(replica))
 

@@ -74,6 +74,17 @@ class SocketPoller:
         if descriptor is not None:
             self._touched.add(descriptor)
 
+    def read_now(self, socket: zmq.Socket[bytes]) -> None:
+        """Handle everything that has come on this socket, before the caller closes it."""
+        descriptor = self._descriptors.get(socket)
+        if descriptor is None:
+            return
+        watched = self._by_descriptor[descriptor]
+        self._touched.add(descriptor)
+        while descriptor in self._touched and not socket.closed:
+            self._touched.discard(descriptor)
+            self._read(watched)
+
     def close_socket(self, socket: zmq.Socket[bytes], *, linger_ms: int = 0) -> None:
         """Stop watching a socket and close it."""
         descriptor = self._descriptors.pop(socket)

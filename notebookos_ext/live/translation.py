@@ -164,7 +164,7 @@ class Translation:
             self._outlet.changed(notice.kernel, "replica")
             return
         log.warning("replica %s is lost: %s", notice.replica, notice.reason)
-        self.replica_gone(record, notice.replica)
+        self.replica_gone(record, notice.replica, notice.reason)
         self._lives.launch_failed(record.kernel, notice.reason)
         self._outlet.post(
             events.ReplicaLost(
@@ -177,10 +177,11 @@ class Translation:
         )
         self._outlet.changed(notice.kernel, "replica")
 
-    def replica_gone(self, record: KernelRecord, replica: ReplicaId) -> None:
+    def replica_gone(self, record: KernelRecord, replica: ReplicaId, reason: str) -> None:
         """Its process is gone; requests that are no cells go to the one that lags least."""
         record.processes.pop(replica, None)
         self._router.replica_gone(record.kernel, replica)
+        self._attempts.reply_lost(record, replica, reason)
         if record.executor == replica:
             others = sorted(record.processes.items(), key=lambda item: item[1].lag)
             self._attempts.lead(record, others[0][0] if others else None)
@@ -192,6 +193,9 @@ class Translation:
         attempt = record.attempts.pop(notice.attempt, None)
         if attempt is not None:
             attempt.outcome = notice.outcome
+        cell = record.cell(notice.cell)
+        if cell is not None:
+            cell.outcome = notice.outcome
         self._outlet.post(
             events.AttemptClosed(
                 kernel=notice.kernel,
@@ -243,7 +247,7 @@ class Translation:
         for record in self._records.values():
             for replica, process in list(record.processes.items()):
                 if process.host == spec.host:
-                    self.replica_gone(record, replica)
+                    self.replica_gone(record, replica, f"{spec.host} is lost: {reason}")
         self._outlet.post(
             events.HostLost(
                 host=spec.host,

@@ -11,7 +11,7 @@ from live_rig import until
 from scripted_agents import HOLD, KERNEL, ScriptedCluster
 
 from notebookos_ext.cluster import messages
-from notebookos_ext.cluster.model import Outcome, ReplicaId
+from notebookos_ext.cluster.model import CellId, Outcome, ReplicaId
 from notebookos_ext.cluster.routing import CellReplied, InterruptAsked, ShutdownAsked
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live import attempts
@@ -194,6 +194,24 @@ def test_a_commit_that_won_is_told_with_the_lost_reply(cluster: ScriptedCluster)
     ((*_, value, hint),) = until(lambda: cluster.router.of("fail_cell"), "the cell ends")
     assert "its changes are kept" in value
     assert hint == ""
+
+
+def test_a_reply_that_was_lost_after_the_commit_does_not_hang_its_client(
+    cluster: ScriptedCluster,
+) -> None:
+    open_kernel(cluster)
+    on_all(cluster, messages.BeginAttempt, begun)
+    cluster.cell("c1")
+    until(lambda: cluster.router.of("start_cell"), "its start")
+    ended = messages.AttemptEnded(kernel=KERNEL, cell=CellId("c1"), attempt=1, outcome=Outcome.DONE)
+    cluster.host_of(1).notice(ended)
+    until(lambda: cluster.view()[0] == "idle", "the attempt is closed")
+    cluster.exited(1)
+    ((*_, value),) = until(lambda: cluster.router.of("fail_cell"), "the cell ends")
+    assert "its changes are kept" in value
+    gone = cluster.router.said.index(("replica_gone", KERNEL, R1))
+    failed = next(n for n, said in enumerate(cluster.router.said) if said[0] == "fail_cell")
+    assert gone < failed, "the router hears the replica out before it gives up on the reply"
 
 
 def test_the_next_cell_waits_for_the_commit_of_the_last(cluster: ScriptedCluster) -> None:
