@@ -293,23 +293,28 @@ def interrupts(it: Talker) -> Any:
         cell = it.execute(code)
         it.published(cell, "stream", "on")
         it.request("interrupt_request", {}, on="control")
-        outcome = it.hear(cell)
-        heard.append([outcome.kinds, outcome.reply["status"], outcome.reply.get("ename")])
+        heard.append(ended(it, cell))
     return [*heard, it.run("print('on')")]
+
+
+def ended(it: Talker, cell: str) -> Any:
+    """How a cell ended, without where in a library the interrupt met it."""
+    outcome = it.hear(cell)
+    return [outcome.kinds, outcome.reply["status"], outcome.reply.get("ename")]
 
 
 def an_interrupt_of_input(it: Talker) -> Any:
     cell = it.execute("input('never')")
     it.until(lambda _, m: m["msg_type"] == "input_request", "the prompt")
     it.request("interrupt_request", {}, on="control")
-    return [it.hear(cell), it.run("input()", answers=("next",))]
+    return [ended(it, cell), it.run("input()", answers=("next",))]
 
 
 def an_interrupt_stops_run_all(it: Talker) -> Any:
     ids = [it.execute("input('never')"), it.execute("print('second')"), it.execute("3")]
     it.until(lambda _, m: m["msg_type"] == "input_request", "the prompt")
     it.request("interrupt_request", {}, on="control")
-    return [it.hear(each) for each in ids]
+    return [ended(it, ids[0]), *(it.hear(each) for each in ids[1:])]
 
 
 def a_stranger(it: Talker) -> Any:
