@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
@@ -37,12 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ[RUN_MARK] = uuid.uuid4().hex
     # Kernels of other runs, and of the person at this machine, have their own input history.
     os.environ["IPYTHONDIR"] = tempfile.mkdtemp(prefix="ipython-")
+    # At exit rather than with the session: IPython's own last act is to write its history.
+    atexit.register(shutil.rmtree, os.environ["IPYTHONDIR"], ignore_errors=True)
     hypothesis.settings.load_profile("full" if os.environ.get("NOTEBOOKOS_FULL") else "default")
-
-
-def pytest_unconfigure() -> None:
-    """Remove what the run's kernels kept."""
-    shutil.rmtree(os.environ.pop("IPYTHONDIR"), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from kernel_under_test import kernel_view, wait_until
 from notebook_runs import outputs, run_and_answer, run_with_nbclient
 
 from notebookos_ext.handlers.models import KernelView
+from notebookos_ext.live import cluster_runtime
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "tests/notebooks").glob("*.ipynb"))
@@ -48,6 +49,8 @@ def one_seed_and_rotating_executors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both kernels hash alike, and ours never runs two cells in a row on one replica."""
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     monkeypatch.setenv("NOTEBOOKOS_EXECUTOR", "rotate")
+    # One that lingers from an earlier test in this process hashes as that test did.
+    cluster_runtime.stop_private()
 
 
 def taken_notes(cell: dict[str, Any]) -> list[str]:
