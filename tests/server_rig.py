@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -47,6 +48,7 @@ class Server:
 
     def answers(self) -> bool:
         """Whether it answers yet: it describes itself in a file before it does."""
+        assert self.process.poll() is None, (self.folder / "log").read_text()
         try:
             self.ask("GET", "api/status")
         except urllib.error.URLError:
@@ -101,7 +103,9 @@ def running_server(folder: Path, *options: str, mark: str = "server") -> Iterato
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
     }
     command = [
-        sys.executable, "-m", "jupyter_server", "--no-browser", "--ServerApp.port=0",
+        sys.executable, "-m", "jupyter_server", "--no-browser", f"--ServerApp.port={_free_port()}",
+        # The port may be taken in the moment before the server has it.
+        "--ServerApp.port_retries=50",
         "--ServerApp.allow_root=True", f"--ServerApp.root_dir={folder}", *options,
     ]  # fmt: skip
     with (
@@ -234,6 +238,12 @@ class Tab:
         reply = self.reply(cell)
         assert reply["status"] == "ok", (code, reply, text)
         return text
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def _packed(parts: list[bytes]) -> bytes:
