@@ -1,6 +1,6 @@
 """Reading NVIDIA's devices: the one home of NVML. Whatever the driver does not offer reads as None.
 
-Devices are named by UUID, never by index: NVML and CUDA count differently (findings/engine.md 4.1).
+Devices are named by UUID, never by index: NVML and CUDA count differently.
 On a device in MIG mode its slices are the devices.
 """
 

@@ -1,8 +1,8 @@
 """What a kernel's replicated log holds, and how entries are signed.
 
 An entry is encoded with msgpack and prefixed with an HMAC-SHA-256 over the kernel id and the
-encoded bytes, made with the kernel's log key. Only host agents know that key: nothing reaches a
-replica's unpickler that an agent of the same kernel did not sign (findings/state.md section 5).
+encoded bytes, made with the kernel's log key. Only the controller and the host agents
+know that key: nothing reaches a replica's unpickler that an agent of the same kernel did not sign.
 Bulk data is not in the log: a block larger than the inline limit is a list of content-addressed
 chunks in the checkpoint store, covered by the MAC through their digests.
 """

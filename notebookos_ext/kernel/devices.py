@@ -1,7 +1,7 @@
 """Which devices this process sees, and whether it can lead with those the agent bound.
 
-The CUDA driver reads CUDA_VISIBLE_DEVICES when a process first uses it and never again
-(findings/engine.md 4.2). So a replica starts with none visible; the first bind sets them; a replica
+The CUDA driver reads CUDA_VISIBLE_DEVICES when a process first uses it and never again. So
+a replica starts with none visible; the first bind sets them; a replica
 whose driver is loaded for others cannot take new ones and asks to be recycled from the log.
 Simulated devices are named in NOTEBOOKOS_GPUS only. None of this was run on real hardware so far:
 the tests drive it with a process map and a torch that they fake.

@@ -1,4 +1,4 @@
-"""How the standard library's unpicklable kinds travel (findings/state.md section 3).
+"""How the standard library's unpicklable kinds travel.
 
 Three answers: an equal object is made anew (a lock, a cache without its entries), the same object
 is found by name (a logger, a context variable), or the object lives here and is held (a socket, a
