@@ -333,10 +333,9 @@ class Notebook:
         self.replica = replica
         self.client = replica.client()
 
-    def start(self, code: str, *, lead: bool = True, **content: Any) -> str:
-        """Send a cell; its msg_id."""
-        client = self.client
-        message = client.session.msg(
+    def message(self, code: str, **content: Any) -> dict[str, Any]:
+        """An execute_request."""
+        message: dict[str, Any] = self.client.session.msg(
             "execute_request",
             {
                 "code": code,
@@ -348,12 +347,22 @@ class Notebook:
                 **content,
             },
         )
+        return message
+
+    def lead(self, message: dict[str, Any]) -> str:
+        """Make the replica the executor of this cell; its msg_id."""
         cell = str(message["header"]["msg_id"])
-        if lead:
-            assert self.replica.prepare().accepted
-            self.replica.lead(cell)
-        client.shell_channel.send(message)
+        assert self.replica.prepare().accepted
+        self.replica.lead(cell)
         return cell
+
+    def start(self, code: str, *, lead: bool = True, **content: Any) -> str:
+        """Send a cell; its msg_id."""
+        message = self.message(code, **content)
+        if lead:
+            self.lead(message)
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
 
     def output(self, cell: str) -> list[dict[str, Any]]:
         """Everything published for a cell up to its idle."""

@@ -325,7 +325,7 @@ class HostAgent:
         kernel = self._kernel_of(request.replica)
         if kernel is None:
             raise NotFound(f"replica {request.replica} does not run on {self.config.host}")
-        kernel.living(request.replica).process.interrupt()
+        kernel.living(request.replica).process.interrupt(request.cell)
         return Done()
 
     async def _begin(self, request: BeginAttempt) -> AttemptBegun | AttemptNotBegun:

@@ -19,10 +19,12 @@ from notebookos_ext.agent.templates import Templates, explain_failure, tail
 from notebookos_ext.cluster.messages import (
     ForkReplica,
     FromReplica,
+    Interrupt,
     LaunchReplica,
     ReplicaHello,
     Stop,
 )
+from notebookos_ext.cluster.model import CellId
 from notebookos_ext.errors import LaunchFailed
 
 log = logging.getLogger(__name__)
@@ -70,8 +72,10 @@ class ReplicaProcess:
         """Whether the process is known and has not ended."""
         return self.pid != 0 and not self.ended.done()
 
-    def interrupt(self) -> None:
+    def interrupt(self, cell: CellId | None) -> None:
         """SIGINT for the replica and for what its user code started, as Jupyter does it."""
+        if cell is not None:
+            self.link.send(Interrupt(cell))
         if self.is_alive:
             kill_group(self.pid, signal.SIGINT)
 

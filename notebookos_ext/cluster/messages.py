@@ -104,9 +104,10 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
 
 
 class InterruptReplica(msgspec.Struct, frozen=True, tag=True):
-    """Send SIGINT to the replica's process."""
+    """Interrupt the replica's process; of cells only `cell`, if one is named."""
 
     replica: ReplicaId
+    cell: CellId | None = None
 
 
 class BeginAttempt(msgspec.Struct, frozen=True, tag=True):
@@ -458,6 +459,15 @@ class Lead(msgspec.Struct, frozen=True, tag=True):
     attempt: int
 
 
+class Interrupt(msgspec.Struct, frozen=True, tag=True):
+    """The user interrupts `cell`. Written before SIGINT is sent, which may come too early for it.
+
+    A process that is not yet in the user's code ignores the signal and finds this instead.
+    """
+
+    cell: CellId
+
+
 class Park(msgspec.Struct, frozen=True, tag=True):
     """Move what lives on the devices to host memory and empty the caches. Answered by Parked."""
 
@@ -487,7 +497,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
     """End politely."""
 
 
-AgentMessage = Apply | Prepare | Lead | Park | Committed | Chunk | AgentFailure | Stop
+AgentMessage = Apply | Prepare | Lead | Interrupt | Park | Committed | Chunk | AgentFailure | Stop
 
 
 class ToReplica(msgspec.Struct, frozen=True, array_like=True):

@@ -15,6 +15,7 @@ from notebookos_ext.cluster.entries import Delta
 from notebookos_ext.cluster.messages import (
     Applied,
     Apply,
+    Interrupt,
     Lead,
     LeadAnswer,
     Park,
@@ -67,6 +68,7 @@ class AgentRequests:
         self._on_stop = on_stop
         self._log = log
         self._lead: Lead | None = None
+        self._interrupted = ""
         self._unapplied: deque[ToReplica] = deque()
         self._cannot_apply = ""
         self._problems: list[str] = []
@@ -86,6 +88,15 @@ class AgentRequests:
             self.run_pending()
         lead, self._lead = self._lead, None
         return lead if lead is not None and lead.cell == cell else None
+
+    def was_interrupted(self, cell: str) -> bool:
+        """Whether the user interrupted this cell, as far as the agent has told.
+
+        The agent writes it before it sends the signal: who could not use a signal asks here.
+        """
+        self._link.pump()
+        self.run_pending()
+        return self._interrupted == cell
 
     def take_problems(self) -> list[str]:
         """Sentences about variables that could not be loaded or were lost, each given once.
@@ -120,6 +131,8 @@ class AgentRequests:
                 self._lead = message.body
                 self.is_executor = True
                 self._on_lead(message.body)
+            case Interrupt():
+                self._interrupted = message.body.cell
             case Park():
                 self._link.answer(message.sequence, self._park())
             case Stop():

@@ -66,6 +66,8 @@ class ReplicaKernel(IPythonKernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._running: Lead | None = None
+        self._noted_interrupt = False
+        """Whether SIGINT came since this cell's message was taken up, before its code began."""
         self._sweep: object | None = None
         self._cells_context = contextvars.copy_context()
         """Where cells run. numpy's and decimal's options are context variables: what other replicas
@@ -180,11 +182,16 @@ class ReplicaKernel(IPythonKernel):
 
         if self._running is None or threading.current_thread() is not threading.main_thread():
             return await run()
+        told = self._requests.was_interrupted(self._running.cell)
         try:
+            # From here on the signal itself interrupts; what came before it is known by now.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            if told or self._noted_interrupt:
+                raise KeyboardInterrupt
             reply = await run()
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         except KeyboardInterrupt:
-            # It came in the instant after the user's code; post_handler_hook restores the handler.
+            # Before the user's code, or in the instant after it. post_handler_hook restores.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             reply = self._interrupted()
         self._close(
@@ -200,11 +207,12 @@ class ReplicaKernel(IPythonKernel):
             self._replicator.close_attempt(lead, outcome, self._publisher(parent))
 
     def _interrupted(self) -> dict[str, Any]:
+        error = {"ename": "KeyboardInterrupt", "evalue": "", "traceback": ["KeyboardInterrupt"]}
+        parent = self.get_parent("shell")
+        self._send(self.iopub_socket, "error", error, parent, ident=self._topic("error"))
         return {
+            **error,
             "status": "error",
-            "ename": "KeyboardInterrupt",
-            "evalue": "",
-            "traceback": [],
             "execution_count": self.execution_count - 1,
             "user_expressions": {},
             "payload": [],
@@ -300,6 +308,20 @@ class ReplicaKernel(IPythonKernel):
         if self._running is None and self._requests.is_executor:
             with uninterrupted():
                 self._replicator.commit_state(self._publisher(parent), wait=wait)
+
+    def pre_handler_hook(self) -> None:
+        """Let SIGINT interrupt the handler; that of a cell, from the user's first line on.
+
+        What comes before is our work and ipykernel's, which an exception would tear apart without
+        a reply; it is noted, and the cell ends before it begins.
+        """
+        super().pre_handler_hook()
+        if self.get_parent("shell").get("header", {}).get("msg_type") == "execute_request":
+            self._noted_interrupt = False
+            signal.signal(signal.SIGINT, self._note_interrupt)
+
+    def _note_interrupt(self, *_: object) -> None:
+        self._noted_interrupt = True
 
     def post_handler_hook(self) -> None:
         """After each shell message, start the wait for the idle sweep anew."""

@@ -67,7 +67,11 @@ class KernelLives:
             return
         process = record.processes.get(record.executor) if record.executor else None
         if process is not None and self._fleet.has(process.host) and record.executor:
-            self._fleet.agent(process.host).send(messages.InterruptReplica(replica=record.executor))
+            self._fleet.agent(process.host).send(
+                messages.InterruptReplica(
+                    replica=record.executor, cell=None if cell is None else cell.cell
+                )
+            )
 
     def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
         """Whoever sent shutdown_request wants it gone; its owner may start it again."""

@@ -13,6 +13,7 @@ from notebookos_ext.cluster.messages import (
     Applied,
     Apply,
     Committed,
+    Interrupt,
     Lead,
     LeadAnswer,
     Park,
@@ -135,6 +136,14 @@ def test_a_lead_for_another_cell_does_not_count(case: Case) -> None:
 def test_a_lead_that_is_still_in_the_socket_counts(case: Case) -> None:
     case.link.in_socket.append(ToReplica(1, lead("c")))
     assert case.requests.claim("c") == lead("c")
+
+
+def test_an_interrupt_counts_for_its_cell_only(case: Case) -> None:
+    case.tell(lead("c"), Interrupt(CellId("b")))
+    assert not case.requests.was_interrupted("c")
+    # Still in the socket: written, and then the signal was sent, which came too early to be felt.
+    case.link.in_socket.append(ToReplica(1, Interrupt(CellId("c"))))
+    assert case.requests.was_interrupted("c")
 
 
 def test_answers_carry_the_number_of_their_request(case: Case) -> None:

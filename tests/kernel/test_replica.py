@@ -17,6 +17,7 @@ from notebookos_ext.cluster.messages import (
     CommitAttempt,
     CommitState,
     Committed,
+    Interrupt,
     Lead,
     LeadAnswer,
     Park,
@@ -299,6 +300,41 @@ def test_an_interrupt_during_the_commit_reaches_nobody(agent: Agent) -> None:
 def test_an_interrupt_of_an_idle_replica_is_ignored(book: Notebook) -> None:
     os.kill(book.replica.pid, signal.SIGINT)
     assert book.run("print('alive')")[1] == "alive\n"
+
+
+def test_an_interrupt_of_a_cell_on_its_way_ends_it_before_it_begins(book: Notebook) -> None:
+    message = book.message("began = True")
+    cell = book.lead(message)
+    book.replica.ask(Interrupt(CellId(cell)))
+    book.client.shell_channel.send(message)
+    assert book.reply(cell)["ename"] == "KeyboardInterrupt"
+    assert [m["content"]["ename"] for m in book.output(cell) if m["msg_type"] == "error"] == [
+        "KeyboardInterrupt"
+    ]
+    commit = book.replica.commit()
+    assert isinstance(commit, CommitAttempt)
+    assert commit.outcome is Outcome.FAILED
+    assert "began" not in names(commit)
+    assert book.run("print('began' in globals())")[1] == "False\n"
+
+
+@pytest.mark.parametrize("where", ["_publish_execute_input", "init_metadata"])
+def test_a_signal_while_a_cell_is_taken_up_is_not_lost(book: Notebook, where: str) -> None:
+    # ipykernel's own work between a cell's message and its code, made to meet a signal each time.
+    book.run(
+        "import os, signal\n"
+        "from ipykernel.kernelapp import IPKernelApp\n"
+        "_kernel = IPKernelApp.instance().kernel\n"
+        f"_inner = _kernel.{where}\n"
+        "def _struck(*args):\n"
+        f"    _kernel.{where} = _inner\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return _inner(*args)\n"
+        f"_kernel.{where} = _struck"
+    )
+    reply, _ = book.run("began = True")
+    assert reply["ename"] == "KeyboardInterrupt"
+    assert book.run("print('began' in globals())")[1] == "False\n"
 
 
 def test_input_asks_the_client(book: Notebook) -> None:

@@ -101,7 +101,8 @@ def test_an_interrupt_reaches_the_executor_of_a_running_cell(cluster: ScriptedCl
     until(lambda: cluster.router.of("start_cell"), "its start")
     cluster.controller.from_router(InterruptAsked(KERNEL))
     agent = cluster.host_of(1)
-    assert until(lambda: agent.of(messages.InterruptReplica), "the signal")[0].replica == R1
+    (signal,) = until(lambda: agent.of(messages.InterruptReplica), "the signal")
+    assert signal == messages.InterruptReplica(replica=R1, cell=CellId("c1"))
 
 
 def test_a_refused_attempt_is_tried_elsewhere(cluster: ScriptedCluster) -> None:
