@@ -16,9 +16,10 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from traitlets import Bool, Float, Int, List, Unicode
 
-from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.cluster import ClusterHandler
 from notebookos_ext.handlers.kernels import KernelHandler
+from notebookos_ext.handlers.sessions import SessionsHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.telemetry import SCHEMA_FILE, SCHEMA_ID, Telemetry
@@ -29,64 +30,94 @@ _DEFAULTS = Settings()
 _KERNEL_ID = r"(?P<kernel_id>[^/]+)"
 
 
+class _CheckedLater:
+    """Takes any value: `Settings.validate` says in one sentence what is wrong with it.
+
+    A trait that refuses a value makes the server log where in traitlets that happened.
+    """
+
+    def validate(self, _obj: object, value: Any) -> Any:
+        return value
+
+
+class WholeNumber(_CheckedLater, Int[Any, Any]):
+    """A whole number."""
+
+
+class Number(_CheckedLater, Float[Any, Any]):
+    """A number."""
+
+
+class Text(_CheckedLater, Unicode[Any, Any]):
+    """Text."""
+
+
+class YesOrNo(_CheckedLater, Bool[Any, Any]):
+    """True or False."""
+
+
+class Names(_CheckedLater, List[Any]):
+    """A list of names."""
+
+
 class NotebookOSApp(ExtensionApp):
     """The server extension. Values are checked by `Settings.validate`, with a sentence each."""
 
     name = "notebookos_ext"
     load_other_extensions = True
 
-    hosts = Int(_DEFAULTS.hosts, config=True, help="Virtual hosts at the start.")
-    max_hosts = Int(_DEFAULTS.max_hosts, config=True, help="As many hosts as there may be.")
-    replica_count = Int(
+    hosts = WholeNumber(_DEFAULTS.hosts, config=True, help="Virtual hosts at the start.")
+    max_hosts = WholeNumber(_DEFAULTS.max_hosts, config=True, help="As many hosts as there may be.")
+    replica_count = WholeNumber(
         _DEFAULTS.replica_count,
         config=True,
         help="Replicas of a kernel whose notebook does not say otherwise: 1, 3 or 5.",
     )
-    gpus_per_cell = Int(
+    gpus_per_cell = WholeNumber(
         _DEFAULTS.gpus_per_cell,
         config=True,
         help="GPUs of a GPU cell in a notebook that does not say otherwise.",
     )
-    gpus = Unicode(
+    gpus = Text(
         _DEFAULTS.gpus,
         config=True,
         help="auto (real GPUs when there are any, else simulated ones), simulated, or none.",
     )
-    simulated_gpus_per_host = Int(
+    simulated_gpus_per_host = WholeNumber(
         _DEFAULTS.simulated_gpus_per_host, config=True, help="Simulated GPUs of a virtual host."
     )
-    policy = Unicode(_DEFAULTS.policy, config=True, help="Name of the scheduling policy.")
-    executor_preference = Unicode(
+    policy = Text(_DEFAULTS.policy, config=True, help="Name of the scheduling policy.")
+    executor_preference = Text(
         _DEFAULTS.executor_preference,
         config=True,
         help="last: the replica that ran the last cell; rotate: another one for every cell.",
     )
-    sync = Unicode(
+    sync = Text(
         _DEFAULTS.sync,
         config=True,
         help="What is committed before a reply: log-before-reply, after-reply, all-before-reply.",
     )
-    reply_budget_ms = Int(
+    reply_budget_ms = WholeNumber(
         _DEFAULTS.reply_budget_ms,
         config=True,
         help="How long a reply may wait for the commit, in milliseconds.",
     )
-    preload = List(
+    preload = Names(
         Unicode(), config=True, help="Modules to import before replicas are forked, such as numpy."
     )
-    state_folder = Unicode(
+    state_folder = Text(
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
-    store_folder = Unicode(config=True, help="Checkpoint store; empty: store in the state folder.")
-    lease_s = Float(
+    store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    lease_s = Number(
         SERVER_LEASE_S,
         config=True,
         help="How long host agents live on when the server is gone, in seconds.",
     )
-    poll_s = Float(
+    poll_s = Number(
         _DEFAULTS.poll_s, config=True, help="How often the use of the GPUs is read, in seconds."
     )
-    tcp_nodelay = Bool(
+    tcp_nodelay = YesOrNo(
         True,
         config=True,
         help="Send small WebSocket frames of every kernel at once (40 ms less per cell).",
@@ -97,7 +128,7 @@ class NotebookOSApp(ExtensionApp):
 
     def initialize_settings(self) -> None:
         """Build the cluster and start it; it comes up while the server goes on."""
-        send_small_frames_at_once(self._server.web_app.settings, wanted=self.tcp_nodelay)
+        send_small_frames_at_once(self._server.web_app.settings, wanted=self.tcp_nodelay is True)
         self._server.event_logger.register_event_schema(SCHEMA_FILE)
         try:
             self._telemetry = Telemetry(
@@ -122,6 +153,7 @@ class NotebookOSApp(ExtensionApp):
             [
                 (r"/notebookos/api/cluster", ClusterHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
+                (r"/api/sessions", SessionsHandler),
             ]
         )
 
@@ -149,8 +181,12 @@ class NotebookOSApp(ExtensionApp):
         section = type(self).__name__
         reject_unknown(self.config.get(section, {}), self.traits(config=True), where=section)
         values = {name: getattr(self, name) for name in names()}
-        values["preload"] = tuple(self.preload)
-        values["state_folder"] = self.state_folder or str(Path(jupyter_data_dir()) / "notebookos")
+        if isinstance(self.preload, list):
+            values["preload"] = tuple(self.preload)
+        if self.state_folder == "":
+            values["state_folder"] = str(Path(jupyter_data_dir()) / "notebookos")
+        if not isinstance(self.tcp_nodelay, bool):
+            raise InvalidSettings(f"tcp_nodelay is {self.tcp_nodelay!r}; it must be True or False")
         return Settings(**values).validate()
 
     def _emit(self, data: dict[str, str | None]) -> None:

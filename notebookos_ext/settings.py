@@ -76,17 +76,15 @@ class Settings:
         _one_of("executor_preference", self.executor_preference, PREFERENCES)
         _one_of("sync", self.sync, SYNCS)
         _whole("reply_budget_ms", self.reply_budget_ms, 0, 60_000)
-        if not LEAST_LEASE_S <= self.lease_s <= 7 * 24 * 3600:
-            raise InvalidSettings(
-                f"lease_s is {self.lease_s!r}; "
-                f"it must be between {LEAST_LEASE_S:g} and 604800 seconds"
-            )
-        if not LEAST_POLL_S <= self.poll_s <= 3600:
-            raise InvalidSettings(
-                f"poll_s is {self.poll_s!r}; it must be between {LEAST_POLL_S:g} and 3600 seconds"
-            )
+        _seconds("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600)
+        _seconds("poll_s", self.poll_s, LEAST_POLL_S, 3600)
+        for name in ("state_folder", "store_folder"):
+            if not isinstance(folder := getattr(self, name), str):
+                raise InvalidSettings(f"{name} is {folder!r}; it must be the path of a folder")
+        if not isinstance(self.preload, tuple):
+            raise InvalidSettings(f"preload is {self.preload!r}; it must be a list of module names")
         for module in self.preload:
-            if not all(part.isidentifier() for part in module.split(".")):
+            if not all(part.isidentifier() for part in str(module).split(".")):
                 raise InvalidSettings(f"preload names {module!r}, which is not a module name")
         return self
 
@@ -162,6 +160,13 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidSettings(
             f"{name} is {value!r}; it must be a whole number from {least} to {most}"
+        )
+
+
+def _seconds(name: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not (isinstance(value, int | float) and least <= value <= most):
+        raise InvalidSettings(
+            f"{name} is {value!r}; it must be between {least:g} and {most:g} seconds"
         )
 
 

@@ -73,6 +73,29 @@ class TestAWrongValue:
         assert said == "replica_count is 2; it must be one of 1, 3, 5"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("hosts", "many", "hosts is 'many'; it must be a whole number from 1 to 64"),
+        ("lease_s", "long", "lease_s is 'long'; it must be between 2 and 604800 seconds"),
+        ("gpus", 2, "gpus is 2; it must be one of auto, simulated, none"),
+        ("preload", 3, "preload is 3; it must be a list of module names"),
+        ("store_folder", 3, "store_folder is 3; it must be the path of a folder"),
+        ("tcp_nodelay", "perhaps", "tcp_nodelay is 'perhaps'; it must be True or False"),
+    ],
+)
+class TestAValueOfAWrongType:
+    @pytest.fixture
+    def notebookos_settings(self, name: str, value: object, said: str) -> dict[str, Any]:
+        return {name: value}
+
+    async def test_it_is_one_sentence(self, jp_fetch: Any, said: str) -> None:
+        with pytest.raises(HTTPClientError) as refused:
+            await jp_fetch("notebookos", "api", "cluster")
+        assert refused.value.code == 503
+        assert json.loads(refused.value.response.body)["message"] == said
+
+
 class TestAStateFolderThatCannotBeUsed:
     @pytest.fixture
     def notebookos_settings(self, tmp_path: Path) -> dict[str, Any]:

@@ -42,18 +42,19 @@ async def test_the_notebook_says_what_its_kernel_has(jp_fetch: Any, jp_root_dir:
 
 
 @pytest.mark.parametrize(
-    ("asked", "sentence"),
+    ("asked", "status", "sentence"),
     [
-        ({"replica_count": 2}, "train.ipynb asks for 2 replicas; a kernel can have 1, 3 or 5"),
-        ({"replica_count": 5}, "5 replicas need as many hosts"),
-        ({"gpus_per_cell": "all"}, "train.ipynb asks for 'all' GPUs per cell"),
+        ({"replica_count": 2}, 400, "train.ipynb asks for 2 replicas; a kernel can have 1, 3 or 5"),
+        ({"replica_count": 5}, 409, "5 replicas need as many hosts"),
+        ({"gpus_per_cell": "all"}, 400, "train.ipynb asks for 'all' GPUs per cell"),
     ],
 )
 async def test_a_notebook_that_asks_for_the_impossible_is_told(
-    jp_fetch: Any, jp_root_dir: Path, asked: Any, sentence: str
+    jp_fetch: Any, jp_root_dir: Path, asked: Any, status: int, sentence: str
 ) -> None:
     with pytest.raises(HTTPClientError) as refused:
         await open_notebook(jp_fetch, jp_root_dir, asked)
+    assert refused.value.code == status
     assert sentence in json.loads(refused.value.response.body)["message"]
     assert json.loads((await jp_fetch("api", "kernels")).body) == []
     assert json.loads((await jp_fetch("api", "sessions")).body) == []
