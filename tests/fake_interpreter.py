@@ -31,14 +31,14 @@ from typing import Any
 from notebookos_ext.cluster.digests import chunk_digest
 from notebookos_ext.cluster.entries import Block, ChunkRef, Component, Delta
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.messages.replica import (
     Applied,
     Apply,
     CommitAttempt,
     CommitState,
     FetchChunk,
     FromReplica,
-    LaunchReplica,
     Lead,
     LeadAnswer,
     Park,

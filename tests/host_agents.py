@@ -26,8 +26,7 @@ import msgspec
 import psutil
 from fake_interpreter import write_interpreter
 
-from notebookos_ext.cluster.messages import (
-    AgentConfig,
+from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     AgentRequest,
     Attached,
@@ -38,6 +37,7 @@ from notebookos_ext.cluster.messages import (
     ReplicaReady,
     SetPeers,
 )
+from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, replica_id
 from notebookos_ext.live.agent_client import AgentClient, connect
 

@@ -26,7 +26,8 @@ from jupyter_client.blocking import BlockingKernelClient
 
 from notebookos_ext.cluster.entries import Delta
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     AgentMessage,
     Applied,
@@ -36,9 +37,7 @@ from notebookos_ext.cluster.messages import (
     CommitState,
     Committed,
     FetchChunk,
-    ForkReplica,
     FromReplica,
-    LaunchReplica,
     Lead,
     LeadAnswer,
     Prepare,
@@ -47,6 +46,7 @@ from notebookos_ext.cluster.messages import (
     StoreChunk,
     ToReplica,
 )
+from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.cluster.model import CellId, DeviceId, KernelId, ReplicaId
 
 TIMEOUT_S = 60

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from notebookos_ext.clock import SystemClock
-from notebookos_ext.cluster import messages
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import (
     CellId,
     DeviceId,

@@ -24,7 +24,7 @@ from notebookos_ext.agent.host import HostAgent, prepare_folders
 from notebookos_ext.agent.inventory import open_inventory
 from notebookos_ext.agent.reaper import become_subreaper
 from notebookos_ext.clock import SystemClock
-from notebookos_ext.cluster.messages import AgentConfig
+from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.errors import InvalidSettings, NotebookOSError, StorageError
 from notebookos_ext.storage.disk import DiskStore
 

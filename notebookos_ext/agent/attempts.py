@@ -16,20 +16,16 @@ from notebookos_ext.agent.kernels import HostedKernel
 from notebookos_ext.agent.procfs import descendants
 from notebookos_ext.agent.sessions import ReplicaSession
 from notebookos_ext.cluster.entries import ClosedEntry, LeadEntry
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AttemptBegun,
     AttemptEnded,
     AttemptNotBegun,
     BeginAttempt,
     DevicesReleased,
-    Lead,
-    LeadAnswer,
     LoseAttempt,
-    Park,
-    Parked,
-    Prepare,
     ReleaseDevices,
 )
+from notebookos_ext.cluster.messages.replica import Lead, LeadAnswer, Park, Parked, Prepare
 from notebookos_ext.cluster.model import CellId, DeviceId, DeviceKind, Outcome, ReplicaId
 from notebookos_ext.errors import NoMajority, NotebookOSError, NotFound, ProtocolError, Unavailable
 

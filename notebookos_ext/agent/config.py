@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from notebookos_ext.cluster.messages import AgentConfig
+from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.errors import InvalidSettings, StorageError
 
 UNIX_PATH_BYTES_MAX = 107

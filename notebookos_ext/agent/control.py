@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     PROTOCOL_VERSION,
     AgentAnswer,
     AgentNotice,

@@ -7,7 +7,7 @@ import asyncio
 from notebookos_ext.agent.history import History
 from notebookos_ext.agent.replica_link import ReplicaLink
 from notebookos_ext.cluster.entries import LeadEntry
-from notebookos_ext.cluster.messages import Apply
+from notebookos_ext.cluster.messages.replica import Apply
 
 AT_ONCE = 64
 """A long replay gives way to others after this many deltas."""

@@ -36,9 +36,8 @@ from notebookos_ext.agent.templates import Templates
 from notebookos_ext.agent.transport import PeerTransport
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster.consensus.messages import Entry, Envelope
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentAnswer,
-    AgentConfig,
     AgentRequest,
     AgentWarning,
     Attach,
@@ -62,6 +61,7 @@ from notebookos_ext.cluster.messages import (
     StopAgent,
     StopReplica,
 )
+from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import HostId, HostSpec, KernelId, ReplicaId
 from notebookos_ext.errors import InvalidRequest, NotebookOSError, NotFound
 from notebookos_ext.storage.base import CheckpointStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from notebookos_ext.agent.nvml import DeviceReader, find_nvml
-from notebookos_ext.cluster.messages import DeviceUse
+from notebookos_ext.cluster.messages.control import DeviceUse
 from notebookos_ext.cluster.model import DeviceId, DeviceKind, DeviceSpec, HostId
 from notebookos_ext.errors import InvalidSettings
 

@@ -23,7 +23,7 @@ from notebookos_ext.agent.sessions import ReplicaSession
 from notebookos_ext.agent.templates import Templates, explain_failure, tail
 from notebookos_ext.cluster.consensus.messages import Entry
 from notebookos_ext.cluster.entries import EpochEntry, LogEntry, encode_entry
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     AgentWarning,
     LaunchReplica,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from notebookos_ext.cluster.messages import DeviceUse
+from notebookos_ext.cluster.messages.control import DeviceUse
 from notebookos_ext.cluster.model import DeviceId, DeviceKind, DeviceSpec
 
 log = logging.getLogger(__name__)

@@ -16,14 +16,9 @@ from notebookos_ext.agent.procfs import kill_group, kill_session
 from notebookos_ext.agent.reaper import Reaper, exit_words
 from notebookos_ext.agent.replica_link import ReplicaLink
 from notebookos_ext.agent.templates import Templates, explain_failure, tail
-from notebookos_ext.cluster.messages import (
-    ForkReplica,
-    FromReplica,
-    Interrupt,
-    LaunchReplica,
-    ReplicaHello,
-    Stop,
-)
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.messages.replica import FromReplica, Interrupt, ReplicaHello, Stop
+from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.cluster.model import CellId
 from notebookos_ext.errors import LaunchFailed
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentMessage,
     FromReplica,
     LeadAnswer,

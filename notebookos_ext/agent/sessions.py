@@ -26,20 +26,22 @@ from notebookos_ext.agent.feeds import Feed
 from notebookos_ext.agent.history import History, Verdict
 from notebookos_ext.agent.processes import ReplicaProcess
 from notebookos_ext.cluster.entries import ClosedEntry, Delta, LogEntry, StateEntry
-from notebookos_ext.cluster.messages import (
-    AgentFailure,
+from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     AgentWarning,
-    Applied,
     AttemptEnded,
+    LaunchReplica,
+    NamespaceReport,
+)
+from notebookos_ext.cluster.messages.replica import (
+    AgentFailure,
+    Applied,
     Chunk,
     CommitAttempt,
     CommitState,
     Committed,
     FetchChunk,
     FromReplica,
-    LaunchReplica,
-    NamespaceReport,
     ReplicaServing,
     StoreChunk,
 )

@@ -20,7 +20,7 @@ from pathlib import Path
 from notebookos_ext.agent.procfs import kill
 from notebookos_ext.agent.reaper import Reaper, exit_words
 from notebookos_ext.cluster.frames import encode_frame
-from notebookos_ext.cluster.messages import ForkReplica
+from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.errors import LaunchFailed
 
 log = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from notebookos_ext.cluster.messages import MAX_FRAME_BYTES
 from notebookos_ext.errors import ProtocolError
 
 T = TypeVar("T")
 HEADER_BYTES = 4
+MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 _encoder = msgspec.msgpack.Encoder()
 

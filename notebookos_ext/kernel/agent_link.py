@@ -18,7 +18,7 @@ from concurrent.futures import Future
 
 from notebookos_ext import errors
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     AgentMessage,
     Chunk,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from notebookos_ext.cluster.entries import Delta
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     Applied,
     Apply,
     Interrupt,

@@ -26,12 +26,9 @@ from tornado.ioloop import IOLoop
 from traitlets import Instance, Type
 
 from notebookos_ext.cluster.entries import Delta
-from notebookos_ext.cluster.messages import (
-    ForkReplica,
-    LaunchReplica,
-    ReplicaHello,
-    ReplicaServing,
-)
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.messages.replica import ReplicaHello, ReplicaServing
+from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.errors import InvalidSettings, LaunchFailed
 from notebookos_ext.kernel import gpu_magic
 from notebookos_ext.kernel.agent_link import AgentLink

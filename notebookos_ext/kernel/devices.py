@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
-from notebookos_ext.cluster.messages import LeadAnswer, Parked, Prepare
+from notebookos_ext.cluster.messages.replica import LeadAnswer, Parked, Prepare
 from notebookos_ext.kernel.parking import TorchParking
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

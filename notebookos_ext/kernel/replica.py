@@ -24,7 +24,7 @@ from typing import Any
 
 from ipykernel.ipkernel import IPythonKernel
 
-from notebookos_ext.cluster.messages import Lead
+from notebookos_ext.cluster.messages.replica import Lead
 from notebookos_ext.cluster.model import HeldName, Outcome
 from notebookos_ext.kernel.agent_requests import AgentRequests
 from notebookos_ext.kernel.cell_sources import CellSources

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from notebookos_ext.cluster.entries import Delta
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     AgentMessage,
     CommitAttempt,

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from notebookos_ext.cluster.frames import FrameDecoder
-from notebookos_ext.cluster.messages import ForkReplica
+from notebookos_ext.cluster.messages.startup import ForkReplica
 
 READ_BYTES = 1 << 16
 DESCRIPTORS_PER_FORK = 2

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from notebookos_ext import errors
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentAnswer,
     AgentNotice,
     AgentRequest,

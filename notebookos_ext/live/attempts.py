@@ -10,7 +10,8 @@ import asyncio
 import logging
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster import actions, events, messages
+from notebookos_ext.cluster import actions, events
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import NotebookOSError, Unavailable
 from notebookos_ext.live.chains import Chains

@@ -17,7 +17,8 @@ from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster import events, messages
+from notebookos_ext.cluster import events
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec, KernelId, KernelSpec
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler

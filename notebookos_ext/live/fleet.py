@@ -12,7 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     Attached,
     CloseMember,

@@ -10,7 +10,8 @@ import asyncio
 import logging
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster import events, messages
+from notebookos_ext.cluster import events
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import KernelId, KernelSpec
 from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable

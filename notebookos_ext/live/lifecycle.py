@@ -6,7 +6,8 @@ import asyncio
 import logging
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster import actions, events, messages
+from notebookos_ext.cluster import actions, events
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import NotebookOSError
 from notebookos_ext.live.agent_client import check

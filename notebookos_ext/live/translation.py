@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster import events, messages
+from notebookos_ext.cluster import events
 from notebookos_ext.cluster.gpu_rule import needed_gpus
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import Cell, HostId, HostSpec, KernelId, ReplicaId
 from notebookos_ext.cluster.routing import (
     CellArrived,

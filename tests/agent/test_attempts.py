@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from host_agents import KERNEL, Hosts, begin, kill, until
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentWarning,
     AttemptBegun,
     AttemptEnded,

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from host_agents import KERNEL, Hosts, begin, until
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AgentWarning,
     AttemptBegun,
     AttemptEnded,

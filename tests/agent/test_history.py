@@ -21,7 +21,7 @@ from notebookos_ext.cluster.entries import (
     encode_entry,
 )
 from notebookos_ext.cluster.frames import FrameDecoder
-from notebookos_ext.cluster.messages import Apply, ToReplica
+from notebookos_ext.cluster.messages.replica import Apply, ToReplica
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
 
 KERNEL = KernelId("k")

@@ -13,7 +13,7 @@ from agent.fake_nvml import FakeMigNvml, FakeNvml, gpu
 
 from notebookos_ext.agent.inventory import open_inventory
 from notebookos_ext.agent.nvml import NvmlReader, find_nvml
-from notebookos_ext.cluster.messages import DeviceUse
+from notebookos_ext.cluster.messages.control import DeviceUse
 from notebookos_ext.cluster.model import DeviceId, DeviceKind, DeviceSpec, HostId
 from notebookos_ext.errors import InvalidSettings
 

@@ -20,7 +20,7 @@ import pytest
 from host_agents import HANG_S, KERNEL, ROOT, Hosts, begin, is_running, kill, until
 
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     Attach,
     AttemptBegun,
     AttemptEnded,

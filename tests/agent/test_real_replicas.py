@@ -13,7 +13,7 @@ import pytest
 from host_agents import HANG_S, Hosts, begin, kill, until
 from jupyter_client.blocking import BlockingKernelClient
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AttemptBegun,
     AttemptEnded,
     Done,

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from host_agents import KERNEL, Hosts, begin, is_running, until
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.control import (
     AttemptBegun,
     AttemptEnded,
     CloseMember,

@@ -26,18 +26,20 @@ from notebookos_ext.cluster.entries import (
     LogEntry,
     encode_entry,
 )
-from notebookos_ext.cluster.messages import (
-    AgentFailure,
+from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     AgentWarning,
     AttemptEnded,
+    LaunchReplica,
+    NamespaceReport,
+)
+from notebookos_ext.cluster.messages.replica import (
+    AgentFailure,
     Chunk,
     CommitAttempt,
     Committed,
     FetchChunk,
     FromReplica,
-    LaunchReplica,
-    NamespaceReport,
     StoreChunk,
 )
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId

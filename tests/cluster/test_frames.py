@@ -7,8 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notebookos_ext.cluster.frames import HEADER_BYTES, FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import MAX_FRAME_BYTES
+from notebookos_ext.cluster.frames import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    FrameDecoder,
+    encode_frame,
+)
 from notebookos_ext.errors import ProtocolError
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     AgentMessage,
     Chunk,

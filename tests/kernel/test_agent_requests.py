@@ -8,7 +8,7 @@ from collections import deque
 import pytest
 
 from notebookos_ext.cluster.entries import Component, Delta
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentMessage,
     Applied,
     Apply,

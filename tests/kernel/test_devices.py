@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from notebookos_ext.cluster.messages import LeadAnswer, Parked, Prepare
+from notebookos_ext.cluster.messages.replica import LeadAnswer, Parked, Prepare
 from notebookos_ext.cluster.model import DeviceId
 from notebookos_ext.kernel.devices import HIDDEN_AT_START, Devices, driver_is_loaded
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from replica_agent import TIMEOUT_S, Agent, Notebook, Replica, notebook, running_agent, text
 
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     Applied,
     CommitAttempt,

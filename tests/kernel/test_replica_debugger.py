@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from replica_agent import TIMEOUT_S, Agent, Notebook, notebook, running_agent
 
-from notebookos_ext.cluster.messages import CommitAttempt, CommitState
+from notebookos_ext.cluster.messages.replica import CommitAttempt, CommitState
 from notebookos_ext.cluster.model import Outcome
 
 pytest.importorskip("debugpy")

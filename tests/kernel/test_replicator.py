@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from notebookos_ext.cluster.entries import Component, Delta
-from notebookos_ext.cluster.messages import (
+from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     AgentMessage,
     CommitAttempt,

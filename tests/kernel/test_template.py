@@ -14,7 +14,7 @@ import psutil
 import pytest
 from replica_agent import TIMEOUT_S, Agent, notebook, running_agent, short_folder
 
-from notebookos_ext.cluster.messages import LaunchReplica
+from notebookos_ext.cluster.messages.control import LaunchReplica
 from notebookos_ext.cluster.model import KernelId, ReplicaId
 from notebookos_ext.errors import InvalidSettings, LaunchFailed
 from notebookos_ext.kernel.app import MAX_IPC_PATH_BYTES, private_folder, sync_options

@@ -10,7 +10,7 @@ import pytest
 from live_rig import until
 from scripted_agents import HOLD, KERNEL, ScriptedCluster
 
-from notebookos_ext.cluster import messages
+from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import CellId, Outcome, ReplicaId
 from notebookos_ext.cluster.routing import CellReplied, InterruptAsked, ShutdownAsked
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from notebookos_ext.cluster.messages import AgentConfig
+from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import HostId
 from notebookos_ext.live.backends.base import BackendListener
 from notebookos_ext.live.state_folder import StateFolder, write_private

@@ -1,16 +1,13 @@
-"""What the processes say to each other: controller ↔ host agent, and host agent ↔ replica.
+"""What a controller and a host agent say to each other on the control connection.
 
-Every message is one msgpack-encoded tagged struct in a length-prefixed frame (4 bytes, big endian).
-Requests travel in an `Envelope` with a sequence number and are answered by one with the same
-number;
-number 0 marks a notice that nobody answers.
+Requests travel in a `ToAgent` with a sequence number and are answered by a `FromAgent` with the
+same one; number 0 marks a notice that nobody answers.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from notebookos_ext.cluster.entries import Delta
 from notebookos_ext.cluster.model import (
     CellId,
     DeviceId,
@@ -23,7 +20,6 @@ from notebookos_ext.cluster.model import (
 )
 
 PROTOCOL_VERSION = 1
-MAX_FRAME_BYTES = 64 * 1024 * 1024
 
 
 # ---- controller → host agent: requests -------------------------------------------------------
@@ -349,217 +345,3 @@ class FromAgent(msgspec.Struct, frozen=True, array_like=True):
 
     sequence: int
     body: AgentAnswer | AgentNotice
-
-
-# ---- replica → host agent, over a socket pair that only these two hold -----------------------
-
-
-class ReplicaHello(msgspec.Struct, frozen=True, tag=True):
-    """First message: the process exists, with its interpreter and pickle library."""
-
-    pid: int
-    python: str
-    cloudpickle: str
-
-
-class ReplicaServing(msgspec.Struct, frozen=True, tag=True):
-    """The kernel's channels are bound at `endpoints`."""
-
-    endpoints: dict[str, str]
-
-
-class StoreChunk(msgspec.Struct, frozen=True, tag=True):
-    """Put a chunk into the store; on the same connection before the message that needs it."""
-
-    digest: str
-    data: bytes
-
-
-class FetchChunk(msgspec.Struct, frozen=True, tag=True):
-    """Ask for a chunk. Answered by Chunk or AgentFailure."""
-
-    digest: str
-
-
-class CommitAttempt(msgspec.Struct, frozen=True, tag=True):
-    """The cell's code ended with `delta`. Answered by Committed or AgentFailure."""
-
-    cell: CellId
-    attempt: int
-    outcome: Outcome
-    delta: Delta
-
-
-class CommitState(msgspec.Struct, frozen=True, tag=True):
-    """Changes outside a cell, or late large parts. Answered by Committed or AgentFailure."""
-
-    after_attempt: int
-    delta: Delta
-
-
-class Applied(msgspec.Struct, frozen=True, tag=True):
-    """The namespace holds everything up to log index `index`."""
-
-    index: int
-
-
-class LeadAnswer(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Lead: the replica is ready to run the cell, or why it is not."""
-
-    accepted: bool
-    reason: str = ""
-    recycle: bool = False
-
-
-class Parked(msgspec.Struct, frozen=True, tag=True):
-    """Answer to Park: bytes that are still on the devices as the framework knows them."""
-
-    residual_bytes: int
-
-
-ReplicaMessage = (
-    ReplicaHello
-    | ReplicaServing
-    | StoreChunk
-    | FetchChunk
-    | CommitAttempt
-    | CommitState
-    | Applied
-    | LeadAnswer
-    | Parked
-)
-
-
-# ---- host agent → replica --------------------------------------------------------------------
-
-
-class Apply(msgspec.Struct, frozen=True, tag=True):
-    """One committed delta, in log order, already verified. `own`: this very process computed it."""
-
-    index: int
-    delta: Delta | None
-    attempt: int
-    executor: ReplicaId | None
-    own: bool
-
-
-class Prepare(msgspec.Struct, frozen=True, tag=True):
-    """Can this replica lead with `devices`? Answered by LeadAnswer, before LEAD is proposed."""
-
-    devices: tuple[DeviceId, ...]
-    visible: str
-    """The value for CUDA_VISIBLE_DEVICES; empty hides every device."""
-    simulated: bool
-
-
-class Lead(msgspec.Struct, frozen=True, tag=True):
-    """LEAD is committed: the next execute_request with `cell` as its msg_id is this attempt."""
-
-    cell: CellId
-    attempt: int
-
-
-class Interrupt(msgspec.Struct, frozen=True, tag=True):
-    """The user interrupts `cell`. Written before SIGINT is sent, which may come too early for it.
-
-    A process that is not yet in the user's code ignores the signal and finds this instead.
-    """
-
-    cell: CellId
-
-
-class Park(msgspec.Struct, frozen=True, tag=True):
-    """Move what lives on the devices to host memory and empty the caches. Answered by Parked."""
-
-
-class Committed(msgspec.Struct, frozen=True, tag=True):
-    """The entry is in the log of a majority at `index`."""
-
-    index: int
-
-
-class Chunk(msgspec.Struct, frozen=True, tag=True):
-    """A chunk from the store, its digest checked."""
-
-    digest: str
-    data: bytes
-
-
-class AgentFailure(msgspec.Struct, frozen=True, tag=True):
-    """The request failed; `retry` when the same request may succeed later."""
-
-    error: str
-    message: str
-    retry: bool = False
-
-
-class Stop(msgspec.Struct, frozen=True, tag=True):
-    """End politely."""
-
-
-AgentMessage = Apply | Prepare | Lead | Interrupt | Park | Committed | Chunk | AgentFailure | Stop
-
-
-class ToReplica(msgspec.Struct, frozen=True, array_like=True):
-    """Envelope agent to replica; an answer carries the request's sequence, a request of the agent
-    its own.
-    """
-
-    sequence: int
-    body: AgentMessage
-
-
-class FromReplica(msgspec.Struct, frozen=True, array_like=True):
-    """Envelope replica to agent."""
-
-    sequence: int
-    body: ReplicaMessage
-
-
-# ---- how processes are started ---------------------------------------------------------------
-
-
-class AgentConfig(msgspec.Struct, frozen=True):
-    """What a host agent is started with: a JSON file that the backend writes (mode 0600, no secrets
-    in it).
-
-    The agent listens on `<socket_folder>/<host>.control` and `<socket_folder>/<host>.peer`, both
-    unix
-    sockets in a private folder with a short path. `folder` keeps its members' logs and its own log
-    file.
-    """
-
-    host: HostId
-    machine: str
-    folder: str
-    socket_folder: str
-    token_file: str
-    """32 random bytes in hex, mode 0600: the cluster token that controllers and peers prove to
-    know.
-    """
-    store_folder: str
-    lock_folder: str
-    """Device locks of this machine, shared by every cluster of the user (one file per real device).
-    """
-    gpus: str
-    """`auto` (real ones when NVML finds any, else simulated), `simulated` or `none`."""
-    simulated_gpus: int
-    """Simulated devices of this virtual host."""
-    hash_seed: int
-    """PYTHONHASHSEED of every template and replica of the installation."""
-    templates: tuple[str, ...]
-    """Interpreters whose template is started at once."""
-    preload: tuple[str, ...]
-    """Modules that templates import before the first fork."""
-    lease_s: float
-    """Lease until the first controller attaches, then as the controller says."""
-
-
-class ForkReplica(msgspec.Struct, frozen=True):
-    """Agent to template, framed, with two file descriptors: the replica's end of its socket pair,
-    and a log file.
-    """
-
-    launch: LaunchReplica
-    socket_folder: str
-    agent_pid: int

@@ -1,0 +1,54 @@
+"""What processes are started with: a host agent by its backend, a replica by its template."""
+
+from __future__ import annotations
+
+import msgspec
+
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.model import HostId
+
+
+class AgentConfig(msgspec.Struct, frozen=True):
+    """What a host agent is started with: a JSON file that the backend writes (mode 0600, no secrets
+    in it).
+
+    The agent listens on `<socket_folder>/<host>.control` and `<socket_folder>/<host>.peer`, both
+    unix
+    sockets in a private folder with a short path. `folder` keeps its members' logs and its own log
+    file.
+    """
+
+    host: HostId
+    machine: str
+    folder: str
+    socket_folder: str
+    token_file: str
+    """32 random bytes in hex, mode 0600: the cluster token that controllers and peers prove to
+    know.
+    """
+    store_folder: str
+    lock_folder: str
+    """Device locks of this machine, shared by every cluster of the user (one file per real device).
+    """
+    gpus: str
+    """`auto` (real ones when NVML finds any, else simulated), `simulated` or `none`."""
+    simulated_gpus: int
+    """Simulated devices of this virtual host."""
+    hash_seed: int
+    """PYTHONHASHSEED of every template and replica of the installation."""
+    templates: tuple[str, ...]
+    """Interpreters whose template is started at once."""
+    preload: tuple[str, ...]
+    """Modules that templates import before the first fork."""
+    lease_s: float
+    """Lease until the first controller attaches, then as the controller says."""
+
+
+class ForkReplica(msgspec.Struct, frozen=True):
+    """Agent to template, framed, with two file descriptors: the replica's end of its socket pair,
+    and a log file.
+    """
+
+    launch: LaunchReplica
+    socket_folder: str
+    agent_pid: int
