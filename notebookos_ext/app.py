@@ -20,6 +20,7 @@ from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.cluster import ClusterHandler
 from notebookos_ext.handlers.kernels import KernelHandler
 from notebookos_ext.handlers.sessions import SessionsHandler
+from notebookos_ext.handlers.usage import UsageHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.telemetry import SCHEMA_FILE, SCHEMA_ID, Telemetry
@@ -109,6 +110,10 @@ class NotebookOSApp(ExtensionApp):
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
     store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    user = Text(
+        config=True,
+        help="Whose usage is accounted; empty: JupyterHub's user, else the operating system's.",
+    )
     lease_s = Number(
         SERVER_LEASE_S,
         config=True,
@@ -153,6 +158,7 @@ class NotebookOSApp(ExtensionApp):
             [
                 (r"/notebookos/api/cluster", ClusterHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
+                (r"/notebookos/api/usage", UsageHandler),
                 (r"/api/sessions", SessionsHandler),
             ]
         )

@@ -54,6 +54,8 @@ class Settings:
     """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
     store_folder: str = ""
     """The checkpoint store; empty: `store` in the state folder."""
+    user: str = ""
+    """Whose usage is accounted; empty: JupyterHub's user, else the operating system's."""
     lease_s: float = SERVER_LEASE_S
     """How long host agents live without hearing from their controller."""
     poll_s: float = 5.0
@@ -81,6 +83,8 @@ class Settings:
         for name in ("state_folder", "store_folder"):
             if not isinstance(folder := getattr(self, name), str):
                 raise InvalidSettings(f"{name} is {folder!r}; it must be the path of a folder")
+        if not isinstance(self.user, str):
+            raise InvalidSettings(f"user is {self.user!r}; it must be a name")
         if not isinstance(self.preload, tuple):
             raise InvalidSettings(f"preload is {self.preload!r}; it must be a list of module names")
         for module in self.preload:

@@ -21,6 +21,7 @@ from traitlets.config import Config
 from notebookos_ext import _jupyter_labextension_paths, _jupyter_server_extension_points
 from notebookos_ext.app import NotebookOSApp, send_small_frames_at_once
 from notebookos_ext.live import cli
+from notebookos_ext.live.cli import asking
 from notebookos_ext.live.websocket import NoDelayWebsocketConnection
 from notebookos_ext.settings import Settings, names
 
@@ -165,7 +166,7 @@ def test_ctrl_c_without_a_terminal_leaves_nothing(tmp_path: Path) -> None:
 def test_no_server_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "list_running_servers", lambda: iter([]))
+    monkeypatch.setattr(asking, "list_running_servers", lambda: iter([]))
     assert cli.main(["status"]) == 1
     assert "no Jupyter server of yours is running" in capsys.readouterr().err
 

@@ -158,6 +158,36 @@ class KernelSettingsResult(msgspec.Struct, frozen=True):
     effective: dict[str, Literal["next-cell", "next-kernel-start"]]
 
 
+class UsageSumView(msgspec.Struct, frozen=True):
+    """What one user, notebook or kernel took. Waits are those of cells that bound GPUs."""
+
+    name: str
+    """The user, the notebook's path, or the kernel's id; empty for the sum of all."""
+    cells: int
+    gpu_cells: int
+    gpu_seconds_bound: float
+    gpu_seconds_used: float
+    gpu_seconds_reserved: float
+    """What a reservation would have held: the kernel's GPUs for as long as it lived."""
+    gpu_seconds_saved: float
+    at_once: int
+    """GPU cells that started within a second of their submission."""
+    wait_ms_mean: float | None
+    wait_ms_p50: float | None
+    wait_ms_p99: float | None
+
+
+class UsageView(msgspec.Struct, frozen=True):
+    """GET notebookos/api/usage."""
+
+    since: float
+    until: float
+    by: Literal["user", "notebook", "kernel"]
+    total: UsageSumView
+    groups: tuple[UsageSumView, ...]
+    """Largest in bound GPU-seconds first."""
+
+
 class ErrorView(msgspec.Struct, frozen=True):
     """Every error answer."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
+import getpass
 import logging
 import os
 import threading
@@ -21,6 +22,7 @@ from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import NotebookOSError, Unavailable
+from notebookos_ext.live.accounting import Accounting
 from notebookos_ext.live.backends.local import LocalBackend
 from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.file_systems import network_file_system
@@ -50,11 +52,16 @@ class ClusterRuntime:
         self.private = private
         self._pid = os.getpid()
         self.folder = _open_folder(settings, private=private)
-        clock = clock or SystemClock()
+        self._clock = clock = clock or SystemClock()
         self.router = RouterThread(clock=clock, on_event=self._from_router)
         store = self.folder.store
         if settings.store_folder:
             store = Path(settings.store_folder).expanduser().absolute()
+        self.accounting: Accounting | None = None
+        if not private:
+            self.accounting = Accounting(
+                self.folder.path / "usage.sqlite3", user=settings.user or whoever(), warn=self._warn
+            )
         self.controller = Controller(
             scheduler=Scheduler(settings.policy, max_hosts=settings.max_hosts),
             policy=settings.policy,
@@ -69,10 +76,18 @@ class ClusterRuntime:
             poll_s=settings.poll_s,
             options={"sync": settings.sync, "reply_budget_ms": settings.reply_budget_ms},
             on_change=on_change,
+            observers=[] if self.accounting is None else [self.accounting],
         )
+
+    def _warn(self, message: str) -> None:
+        self.controller.warn_soon(message)
 
     def _from_router(self, said: RouterEvent) -> None:
         self.controller.from_router(said)
+
+    def now(self) -> float:
+        """The clock of the cluster's records, in seconds since the Unix epoch."""
+        return self._clock.now()
 
     def start(self) -> None:
         """Start router, controller and hosts; returns before the hosts are there."""
@@ -94,9 +109,16 @@ class ClusterRuntime:
         try:
             self.controller.stop(delete_logs=self.private)
         finally:
+            if self.accounting is not None:
+                self.accounting.close()
             self.router.stop()
             self.folder.sweep_store()
             self.folder.close(delete=self.private)
+
+
+def whoever() -> str:
+    """Who runs this process; a JupyterHub says it better than the operating system."""
+    return os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
 
 
 def _open_folder(settings: Settings, *, private: bool) -> StateFolder:

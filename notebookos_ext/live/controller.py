@@ -13,7 +13,7 @@ import concurrent.futures
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TypeVar
 
 from notebookos_ext.clock import Clock
@@ -32,7 +32,7 @@ from notebookos_ext.live.kernel_lives import KernelLives
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.performer import Performer
-from notebookos_ext.live.ports import RouterCommands
+from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.settings import NotebookSettings
 
@@ -85,8 +85,10 @@ class Controller:
         poll_s: float,
         options: dict[str, str | int | float | bool],
         on_change: Callable[[KernelId | None, str], None],
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._scheduler = scheduler
+        self._observers = tuple(observers)
         self._policy = policy
         self._backend = backend
         self._router = router
@@ -317,6 +319,12 @@ class Controller:
             log.exception("the scheduler failed on %r", event)
             self.warn(DEFECT)
             return
+        for observer in self._observers:
+            try:
+                observer.observe(event, actions)
+            except Exception:
+                log.exception("%s could not be told of %r", type(observer).__name__, event)
+                self.warn(DEFECT)
         for action in actions:
             try:
                 self._performer.perform(action)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
+from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.events import Event
 from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
 
@@ -45,6 +47,14 @@ class RouterCommands(Protocol):
 
     def restart_kernel(self, kernel: KernelId) -> None:
         """Abort what is open, forget the replicas, keep the front ports."""
+        ...
+
+
+class Observer(Protocol):
+    """Watches the scheduler: accounts, journals, metrics. It must be quick, and changes nothing."""
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        """An event was handled and led to these actions; on the scheduler's thread."""
         ...
 
 

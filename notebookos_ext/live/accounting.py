@@ -1,0 +1,69 @@
+"""Keeps account of what runs: a meter on the scheduler's events, and a thread that writes.
+
+The scheduler's thread never waits for the disk. A ledger that cannot be written is said once and
+keeps nothing from running.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from notebookos_ext.cluster import actions, events
+from notebookos_ext.cluster.accounting import Meter, Usage
+from notebookos_ext.errors import StorageError
+from notebookos_ext.storage.usage import By, UsageLedger, UsageSum
+
+log = logging.getLogger(__name__)
+
+
+class Accounting:
+    """The account of one cluster. `observe` belongs to the scheduler's thread, the rest to any."""
+
+    def __init__(self, path: Path, *, user: str, warn: Callable[[str], None]) -> None:
+        """Nothing is opened yet. `warn` is called from another thread."""
+        self._path = path
+        self._user = user
+        self._warn = warn
+        self._meter = Meter()
+        self._ledger: UsageLedger | None = None
+        self._broken = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="notebookos-accounting")
+
+    def observe(self, event: events.Event, answers: Iterable[actions.Action]) -> None:
+        """Note what an event and its actions say."""
+        records = self._meter.observe(event, answers)
+        if records:
+            self._writer.submit(self._write, records)
+
+    def sums(self, *, since: float, until: float, by: By) -> Future[list[UsageSum]]:
+        """See `UsageLedger.sums`; what was observed before is in it."""
+        return self._writer.submit(
+            lambda: self._open().sums(since=since, until=until, by=by),
+        )
+
+    def close(self) -> None:
+        """Return when everything is written."""
+        self._writer.submit(self._close)
+        self._writer.shutdown()
+
+    def _open(self) -> UsageLedger:
+        if self._ledger is None:
+            self._ledger = UsageLedger(self._path)
+        return self._ledger
+
+    def _write(self, records: list[Usage]) -> None:
+        try:
+            self._open().put(records, user=self._user)
+        except StorageError as error:
+            if not self._broken:
+                self._warn(f"{error.message}; the savings that are shown will lack it")
+            self._broken = True
+        else:
+            self._broken = False
+
+    def _close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()

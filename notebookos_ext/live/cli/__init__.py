@@ -1,0 +1,47 @@
+"""`jupyter notebookos`: what runs where, what it took, and making kernelspecs replicated.
+
+It asks running servers by their REST API, so it shows what the sidebar shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.live.cli import install, status, usage
+
+COMMANDS = {
+    "status": (status, "show hosts, GPUs, kernels and waiting cells of the running servers"),
+    "usage": (usage, "show what cells took, how long they waited, and what was saved"),
+    "install": (install, "make a replicated kernelspec out of an installed one"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; 0 when it worked, 1 after a sentence on stderr."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except NotebookOSError as error:
+        print(f"jupyter notebookos: {error.message}", file=sys.stderr)
+        if error.hint:
+            print(error.hint, file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jupyter notebookos", description="Replicated notebook kernels."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for name, (module, what) in COMMANDS.items():
+        module.add(
+            commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+        )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
