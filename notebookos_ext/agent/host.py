@@ -111,6 +111,7 @@ class HostAgent:
             token,
             on_messages=self._received,
             on_peer_change=self._peer_changed,
+            rng=random.Random(rng.getrandbits(64)),
         )
         self._members = Members(
             host=config.host,

@@ -1,15 +1,17 @@
 """Messages between the members of different hosts: one connection per pair of host agents.
 
-Of two hosts the one whose name sorts first dials. Delivery is in order and at most once; what
-cannot be sent now is dropped, since a Raft member repeats what matters. A peer is *up* while an
-authenticated connection exists and speaks: a killed agent is noticed at once, a stopped or cut-off
-one after `ping_s * silent_pings`.
+Of two hosts the one whose name sorts first dials. Everything is encrypted. Delivery is at most
+once and, within a group, in order, except that what is urgent overtakes; what cannot be sent now
+waits in a bounded outbox that forgets its oldest messages, since a Raft member repeats what
+matters. A peer is *up* while an authenticated connection exists and speaks: a killed agent is
+noticed at once, a stopped or cut-off one after `ping_s * silent_pings`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 import socket
 import stat
@@ -19,25 +21,60 @@ from typing import cast
 
 import msgspec
 
-from notebookos_ext.agent.peer_channel import NONCE_BYTES, PeerChannel
-from notebookos_ext.cluster.consensus.messages import Envelope
+from notebookos_ext.agent.peer_channel import SECRET_BYTES, PeerChannel
+from notebookos_ext.agent.peer_outbox import PING, WAITING_BYTES_MAX, Outbox
+from notebookos_ext.cluster.consensus.messages import (
+    AppendAnswer,
+    Envelope,
+    Heartbeat,
+    HeartbeatAnswer,
+    Message,
+    ProposeRefused,
+    ReadAnswer,
+    ReadRequest,
+    TimeoutNow,
+    TransferRequest,
+    VoteAnswer,
+    VoteRequest,
+)
 from notebookos_ext.cluster.model import HostId
 from notebookos_ext.errors import LaunchFailed, NotebookOSError
 
 UNIX_PATH_BYTES_MAX = 107
-FRAME_BYTES = 500_000
-"""Messages are packed into frames of about this size; a larger message has one of its own."""
-UNSENT_BYTES_MAX = 32_000_000
-"""A peer that reads so slowly that more is waiting loses what comes next."""
+SENT_AHEAD_BYTES = 131_072
+"""So much may lie with the socket and the loop; what is urgent can overtake only the rest."""
+BACK_OFF_FIRST_S = 0.05
+BACK_OFF_MAX_S = 1.0
 
 _HANDSHAKE_S = 5.0
 _CONNECT_S = 5.0
-_BACK_OFF_S = (0.05, 1.0)
 _STRANGERS_MAX = 32
+_URGENT: tuple[type[Message], ...] = (
+    AppendAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    ProposeRefused,
+    ReadAnswer,
+    ReadRequest,
+    TimeoutNow,
+    TransferRequest,
+    VoteAnswer,
+    VoteRequest,
+)
+"""What carries no entries: small, and worth nothing when it comes late."""
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Envelope]).decode
+_decode = msgspec.msgpack.Decoder(Envelope).decode
+
+
+def back_off_s(failures: int, rng: random.Random) -> float:
+    """How long to wait after so many failures in a row, spread so that peers do not dial in step.
+
+    The second half of a time that doubles from `BACK_OFF_FIRST_S` up to `BACK_OFF_MAX_S`.
+    """
+    longest = min(BACK_OFF_MAX_S, BACK_OFF_FIRST_S * (1 << min(failures, 16)))
+    return longest * rng.uniform(0.5, 1.0)
 
 
 class PeerTransport:
@@ -47,9 +84,10 @@ class PeerTransport:
         host: this host's name.
         address: where to listen: the path of a unix socket, or `name:port`.
         token: the cluster token, known to all agents and sent to none.
-        on_messages: takes what one frame brought, in order.
+        on_messages: takes what arrived together, in order.
         on_peer_change: told True when a peer comes up and False when it is lost; a peer that
             restarted unnoticed is first lost and then up.
+        rng: spreads the attempts to connect again.
         ping_s: an idle connection says something this often.
         silent_pings: a connection that said nothing for so many pings is given up.
     """
@@ -62,6 +100,7 @@ class PeerTransport:
         on_messages: Callable[[HostId, Sequence[Envelope]], None],
         on_peer_change: Callable[[HostId, bool], None],
         *,
+        rng: random.Random,
         ping_s: float = 0.5,
         silent_pings: int = 6,
     ) -> None:
@@ -70,6 +109,7 @@ class PeerTransport:
         self._token = token
         self._on_messages = on_messages
         self._on_peer_change = on_peer_change
+        self._rng = rng
         self._ping_s = ping_s
         self._silent_pings = silent_pings
         self._incarnation = secrets.token_hex(8)
@@ -79,14 +119,23 @@ class PeerTransport:
         self._pinger: asyncio.Task[None] | None = None
         self._connections: dict[HostId, _Connection] = {}
         self._strangers: set[_Connection] = set()
-        self._outbox: dict[HostId, list[bytes]] = {}
+        self._to_flush: set[HostId] = set()
         self._flush_due = False
+        self._dropped: dict[HostId, int] = {}
         self._closing = False
 
     @property
     def up(self) -> frozenset[HostId]:
         """The peers that can be reached now."""
         return frozenset(self._connections)
+
+    @property
+    def dropped(self) -> Mapping[HostId, int]:
+        """How many messages to each peer were given up because too much was waiting for it."""
+        counts = dict(self._dropped)
+        for host, connection in self._connections.items():
+            counts[host] = counts.get(host, 0) + connection.outbox.dropped
+        return counts
 
     async def start(self) -> None:
         """Listen.
@@ -126,10 +175,14 @@ class PeerTransport:
         self._peers = wanted
 
     def send(self, host: HostId, messages: Iterable[Envelope]) -> None:
-        """Send soon, in one frame with what else is sent now; dropped if the peer is not up."""
-        if host not in self._connections:
+        """Send soon, together with what else is sent now; dropped if the peer is not up."""
+        connection = self._connections.get(host)
+        if connection is None:
             return
-        self._outbox.setdefault(host, []).extend(_encode(message) for message in messages)
+        for envelope in messages:
+            is_urgent = isinstance(envelope.message, _URGENT)
+            connection.outbox.put(_encode(envelope), None if is_urgent else envelope.group)
+        self._to_flush.add(host)
         if not self._flush_due:
             self._flush_due = True
             asyncio.get_running_loop().call_soon(self.flush)
@@ -162,7 +215,7 @@ class PeerTransport:
             host=self.host,
             incarnation=self._incarnation,
             token=self._token,
-            nonce=secrets.token_bytes(NONCE_BYTES),
+            secret=secrets.token_bytes(SECRET_BYTES),
             expected=expected,
         )
 
@@ -170,8 +223,7 @@ class PeerTransport:
         return _Connection(self, self._channel(None))
 
     async def _dial(self, host: HostId, address: str) -> None:
-        shortest, longest = _BACK_OFF_S
-        back_off = shortest
+        failures = 0
         while True:
             connection = _Connection(self, self._channel(host))
             try:
@@ -182,8 +234,8 @@ class PeerTransport:
                 _log.debug("host %s cannot reach %s: %s", self.host, host, error)
             finally:
                 connection.close()
-            back_off = shortest if connection.was_up else min(2 * back_off, longest)
-            await asyncio.sleep(back_off)
+            failures = 0 if connection.was_up else failures + 1
+            await asyncio.sleep(back_off_s(failures, self._rng))
 
     def stranger_came(self, connection: _Connection) -> bool:
         """A connection that has proved nothing yet; False if there are too many of them."""
@@ -208,38 +260,26 @@ class PeerTransport:
         host = HostId(connection.channel.peer)
         if self._connections.get(host) is connection:
             del self._connections[host]
-            self._outbox.pop(host, None)
+            if connection.outbox.dropped:
+                self._dropped[host] = self._dropped.get(host, 0) + connection.outbox.dropped
             if self._closing:
                 return
             _log.info("host %s lost its connection to %s", self.host, host)
             self._on_peer_change(host, False)
 
-    def received(self, host: HostId, payload: bytes) -> None:
-        """One frame; an empty batch is a ping."""
-        messages = _decode(payload)
-        if messages:
-            self._on_messages(host, messages)
+    def received(self, host: HostId, messages: Sequence[bytes]) -> None:
+        """What arrived together."""
+        self._on_messages(host, [_decode(message) for message in messages])
 
     # -- sending -----------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Give to the sockets now what `send` has collected; for who is about to block the loop."""
         self._flush_due = False
-        outbox, self._outbox = self._outbox, {}
-        for host, encoded in outbox.items():
-            connection = self._connections.get(host)
-            if connection is None:
-                continue
-            batch: list[bytes] = []
-            size_bytes = 0
-            for message in encoded:
-                if batch and size_bytes + len(message) > FRAME_BYTES:
-                    connection.send(_joined(batch))
-                    batch, size_bytes = [], 0
-                batch.append(message)
-                size_bytes += len(message)
-            if batch:
-                connection.send(_joined(batch))
+        hosts, self._to_flush = self._to_flush, set()
+        for host in hosts:
+            if connection := self._connections.get(host):
+                connection.pump()
 
     async def _ping(self) -> None:
         # Counted in turns of this loop: an agent that was itself stopped for a while does not
@@ -258,7 +298,7 @@ class PeerTransport:
                     connection.close()
                     self.connection_ended(connection)
                 else:
-                    connection.send(_joined([]))
+                    connection.ping()
 
 
 class _Connection(asyncio.Protocol):
@@ -266,15 +306,19 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, owner: PeerTransport, channel: PeerChannel) -> None:
         self.channel = channel
+        self.outbox = Outbox(WAITING_BYTES_MAX)
         self.silent_pings = 0
         self.was_up = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = owner
         self._transport: asyncio.Transport | None = None
+        self._paused = False
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=SENT_AHEAD_BYTES)
+        _send_no_further_ahead(self._transport)
         if not self._owner.stranger_came(self):
             self.close()
             return
@@ -286,13 +330,13 @@ class _Connection(asyncio.Protocol):
         self.silent_pings = 0
         was_open = self.channel.is_open
         try:
-            answer, payloads = self.channel.receive(data)
+            answer, messages = self.channel.receive(data)
             if answer and self._transport is not None:
                 self._transport.write(answer)
             if self.channel.is_open and not was_open:
                 self._opened()
-            for payload in payloads:
-                self._owner.received(HostId(self.channel.peer), payload)
+            if messages:
+                self._owner.received(HostId(self.channel.peer), messages)
         except (NotebookOSError, msgspec.DecodeError) as error:
             _log.warning("host %s ends a connection: %s", self._owner.host, error)
             self.close()
@@ -305,13 +349,30 @@ class _Connection(asyncio.Protocol):
         if not self.ended.done():
             self.ended.set_result(None)
 
-    def send(self, payload: bytes) -> None:
-        """Send one frame, or drop it if the peer does not read."""
+    def pause_writing(self) -> None:
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        self._paused = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Send from the outbox, as far as the peer reads."""
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None:
             return
-        if transport.get_write_buffer_size() < UNSENT_BYTES_MAX:
-            transport.write(self.channel.seal(payload))
+        while not self._paused and not transport.is_closing():
+            record = self.outbox.next_record()
+            if record is None:
+                return
+            transport.write(self.channel.seal(record))
+
+    def ping(self) -> None:
+        """Say something, if nothing else is on its way."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._paused:
+            return
+        transport.write(self.channel.seal(PING))
 
     def close(self) -> None:
         """Drop the connection without waiting for what is unsent."""
@@ -351,13 +412,11 @@ def _remove(address: str) -> None:
     Path(address).unlink(missing_ok=True)
 
 
-def _joined(encoded: Sequence[bytes]) -> bytes:
-    """A msgpack array of elements that are encoded already."""
-    if len(encoded) < 16:
-        head = bytes([0x90 | len(encoded)])
-    else:
-        head = b"\xdd" + len(encoded).to_bytes(4, "big")
-    return head + b"".join(encoded)
+def _send_no_further_ahead(transport: asyncio.Transport) -> None:
+    """Keep the kernel from taking megabytes, behind which a heartbeat would wait."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SENT_AHEAD_BYTES)
 
 
 def _free_path(address: str) -> None:

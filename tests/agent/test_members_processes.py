@@ -44,7 +44,7 @@ async def main():
         host, f"{sockets}/{host}.peer", b"t" * 32,
         lambda peer, messages: members.receive(peer, messages),
         lambda peer, up: (members.peer_back if up else members.peer_lost)(peer),
-        ping_s=0.1, silent_pings=10,
+        rng=random.Random(), ping_s=0.1, silent_pings=10,
     )
     members = Members(
         host=host, folder=Path(folder) / host, transport=transport, clock=SystemClock(),

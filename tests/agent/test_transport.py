@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from notebookos_ext.agent import transport as transport_module
-from notebookos_ext.agent.peer_channel import NONCE_BYTES, PeerChannel
-from notebookos_ext.agent.transport import PeerTransport
+from notebookos_ext.agent.peer_channel import PeerChannel
+from notebookos_ext.agent.transport import PeerTransport, back_off_s
 from notebookos_ext.cluster.consensus.messages import Append, Entry, Envelope, Heartbeat
 from notebookos_ext.cluster.model import HostId
-from notebookos_ext.errors import LaunchFailed, ProtocolError, Refused
+from notebookos_ext.errors import LaunchFailed
 
 TOKEN = b"t" * 32
 A, B, C = HostId("host-a"), HostId("host-b"), HostId("host-c")
@@ -42,6 +43,7 @@ class Recorder:
             token,
             self._on_messages,
             self._on_change,
+            rng=random.Random(host),
             **options,  # type: ignore[arg-type]
         )
 
@@ -127,11 +129,13 @@ def test_a_peer_that_ends_is_lost_at_once_and_found_again(
 
 
 SILENT_PEER = """
-import asyncio, sys
+import asyncio, random, sys
 from notebookos_ext.agent.transport import PeerTransport
 
 async def main():
-    transport = PeerTransport("host-b", sys.argv[1], b"t" * 32, lambda *_: None, lambda *_: None)
+    transport = PeerTransport(
+        "host-b", sys.argv[1], b"t" * 32, lambda *_: None, lambda *_: None, rng=random.Random()
+    )
     await transport.start()
     print("listening", flush=True)
     await asyncio.Event().wait()
@@ -266,27 +270,63 @@ def test_strangers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     run(story())
 
 
+def entry(size: int, group: str = "k") -> Envelope:
+    return Envelope(group, Append("x", "y", 1, 0, 0, (Entry(1, 1, "p", bytes(size)),), 0))
+
+
+def test_a_heartbeat_overtakes_what_waits(addresses: Callable[[HostId], str]) -> None:
+    async def story() -> None:
+        a, b = Recorder(A, addresses(A)), Recorder(B, addresses(B))
+        await connected(a, b)
+        a.transport.send(B, [entry(1_000_000) for _ in range(20)])
+        a.transport.flush()
+        a.transport.send(B, [beat(1)])
+        await until(lambda: len(b.messages) == 21)
+        place = b.messages.index((A, beat(1)))
+        # The sockets between take some megabytes at most, however many are waiting.
+        assert place < 10
+        assert a.transport.dropped == {B: 0}
+        for recorder in (a, b):
+            await recorder.transport.close()
+
+    run(story())
+
+
 def test_a_reader_that_does_not_read_costs_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "UNSENT_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(transport_module, "WAITING_BYTES_MAX", 2_000_000)
 
     async def story() -> None:
         a, b = Recorder(A, str(tmp_path / "a.peer")), Recorder(B, str(tmp_path / "b.peer"))
         await connected(a, b)
         (connection,) = a.transport._connections.values()
-        large = Envelope("k", Append("x", "y", 1, 0, 0, (Entry(1, 1, "p", bytes(500_000)),), 0))
+        assert connection._transport is not None
         for _ in range(100):
             # One turn of the loop each for the sender alone.
-            a.transport.send(B, [large])
+            a.transport.send(B, [entry(500_000)])
             a.transport.flush()
-        assert connection._transport is not None
-        assert connection._transport.get_write_buffer_size() < 3_000_000
-        await until(lambda: len(b.messages) >= 4)
-        for recorder in (a, b):
-            await recorder.transport.close()
+            ahead = connection._transport.get_write_buffer_size()
+            assert ahead <= transport_module.SENT_AHEAD_BYTES + 33_000
+            assert connection.outbox.waiting_bytes <= 3_000_000
+        dropped = a.transport.dropped[B]
+        assert 90 <= dropped < 100
+        await until(lambda: len(b.messages) == 100 - dropped)
+        await b.transport.close()
+        await until(lambda: not a.transport.up)
+        assert a.transport.dropped == {B: dropped}, "counted beyond the connection"
+        await a.transport.close()
 
     run(story())
+
+
+def test_back_off_doubles_up_to_a_limit_and_is_spread() -> None:
+    rng = random.Random(1)
+    waits = [[back_off_s(failures, rng) for _ in range(50)] for failures in range(40)]
+    longest = [0.05, 0.1, 0.2, 0.4, 0.8, *[1.0] * 35]
+    for at_most, some in zip(longest, waits, strict=True):
+        assert at_most / 2 <= min(some) < max(some) <= at_most
+    assert back_off_s(3, random.Random(7)) == back_off_s(3, random.Random(7))
 
 
 def test_addresses_that_cannot_be_used_are_named(tmp_path: Path) -> None:
@@ -315,75 +355,3 @@ def test_addresses_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     run(story())
     assert modes == [0o600]
     assert not (tmp_path / "a.peer").exists()
-
-
-# -- the channel alone -----------------------------------------------------------------------
-
-
-def channel(
-    host: str, expected: str | None, token: bytes = TOKEN, nonce: bytes = b""
-) -> PeerChannel:
-    return PeerChannel(
-        host=host,
-        incarnation="1",
-        token=token,
-        nonce=nonce or host.encode().ljust(NONCE_BYTES),
-        expected=expected,
-    )
-
-
-def shaken(dialler: PeerChannel, listener: PeerChannel) -> None:
-    challenge, _ = listener.receive(dialler.opening())
-    proof, _ = dialler.receive(challenge)
-    listener.receive(proof)
-
-
-def test_channel_opens_and_carries_frames_in_any_pieces() -> None:
-    a, b = channel("a", "b"), channel("b", None)
-    shaken(a, b)
-    assert (a.is_open, a.peer, b.is_open, b.peer) == (True, "b", True, "a")
-    stream = a.seal(b"one") + a.seal(b"") + a.seal(b"three")
-    received = [p for n in range(len(stream)) for p in b.receive(stream[n : n + 1])[1]]
-    assert received == [b"one", b"", b"three"]
-    assert a.receive(b.seal(b"back"))[1] == [b"back"]
-
-
-def test_channel_refuses_another_token_name_or_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Refused, match="does not know the token"):
-        shaken(channel("a", "b"), channel("b", None, token=b"other"))
-    with pytest.raises(Refused, match="x answers at the address of b"):
-        shaken(channel("a", "b"), channel("x", None))
-    old = channel("a", "b").opening()
-    monkeypatch.setattr("notebookos_ext.agent.peer_channel.VERSION", 2)
-    with pytest.raises(ProtocolError, match="version 1 of the peer protocol"):
-        channel("b", None).receive(old)
-
-
-def test_channel_refuses_a_reflected_or_repeated_proof() -> None:
-    a, b = channel("a", "b"), channel("b", None)
-    challenge, _ = b.receive(a.opening())
-    proof, _ = a.receive(challenge)
-    # The same proof on a connection with another nonce.
-    fresh = channel("b", None, nonce=b"n" * NONCE_BYTES)
-    fresh.receive(a.opening())
-    with pytest.raises(Refused):
-        fresh.receive(proof)
-    # A listener whose own challenge comes back to it.
-    with pytest.raises(ProtocolError, match="order"):
-        b.receive(challenge)
-
-
-def test_channel_refuses_changed_repeated_and_missing_frames() -> None:
-    for change in (
-        lambda one, two: one[:-1] + b"X" + two,
-        lambda one, two: one + one,
-        lambda one, two: two,
-    ):
-        a, b = channel("a", "b"), channel("b", None)
-        shaken(a, b)
-        with pytest.raises(Refused, match="is not its own"):
-            b.receive(change(a.seal(b"one"), a.seal(b"two")))
-    a, b = channel("a", "b"), channel("b", None)
-    shaken(a, b)
-    with pytest.raises(ProtocolError, match="4,294,967,295 bytes"):
-        b.receive(b"\xff" * 4)
