@@ -155,6 +155,7 @@ fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatter
 
 bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.transport
 
 wheel: $(STAMPS)/installed-dev ## Build dist/*.whl with the production front end
 	$(call say,"Wheel in dist/")
