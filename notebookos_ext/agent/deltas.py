@@ -19,8 +19,7 @@ PutChunk = Callable[[str, bytes], Awaitable[None]]
 
 def component_chunks(component: Component) -> list[str]:
     """Digests of every chunk that a component needs."""
-    blocks = (ref for block in component.blocks for ref in block.chunks)
-    return [ref.digest for ref in (*component.skeleton_chunks, *blocks)]
+    return [ref.digest for ref in component.chunk_refs()]
 
 
 def without_missing(delta: Delta, missing: Collection[str]) -> tuple[Delta, tuple[str, ...]]:
@@ -62,7 +61,8 @@ async def fit(delta: Delta, put: PutChunk, limit_bytes: int = DELTA_LIMIT_BYTES)
 
 def _inline_bytes(component: Component) -> int:
     blocks = sum(len(block.inline) + 80 * len(block.chunks) + 16 for block in component.blocks)
-    names = sum(len(name) + 4 for name in component.names)
+    words = (*component.names, *(component.definitions or ()), *component.references)
+    names = sum(len(word) + 4 for word in words)
     return len(component.skeleton) + 80 * len(component.skeleton_chunks) + blocks + names
 
 
@@ -77,11 +77,8 @@ async def _outsource(component: Component, put: PutChunk) -> Component:
     skeleton, skeleton_chunks = component.skeleton, component.skeleton_chunks
     if len(skeleton) > KEPT_INLINE_BYTES:
         skeleton, skeleton_chunks = b"", await _store(skeleton, put)
-    return Component(
-        names=component.names,
-        skeleton=skeleton,
-        blocks=tuple(blocks),
-        skeleton_chunks=skeleton_chunks,
+    return msgspec.structs.replace(
+        component, skeleton=skeleton, blocks=tuple(blocks), skeleton_chunks=skeleton_chunks
     )
 
 

@@ -41,14 +41,49 @@ class Component(msgspec.Struct, frozen=True):
     """Global names whose objects share parts, pickled together so that the sharing survives.
 
     `skeleton` is a pickle (protocol 5) whose large buffers are `blocks`, in order. A skeleton that
-    is
-    itself too large for the log is in `skeleton_chunks` and `skeleton` is empty.
+    is itself too large for the log is in `skeleton_chunks` and `skeleton` is empty.
+    `definitions` are the ids of the functions and classes that it carries, `references` those that
+    it mentions: who folds a log (`cluster/folding.py`) must not unpickle anything. Unknown
+    definitions (None) are those of a log written before these fields were.
     """
 
     names: tuple[str, ...]
     skeleton: bytes
     blocks: tuple[Block, ...] = ()
     skeleton_chunks: tuple[ChunkRef, ...] = ()
+    definitions: tuple[str, ...] | None = None
+    references: tuple[str, ...] = ()
+
+    def chunk_refs(self) -> tuple[ChunkRef, ...]:
+        """Every chunk that is needed to load it."""
+        return sum((block.chunks for block in self.blocks), self.skeleton_chunks)
+
+
+class HistoryRecord(msgspec.Struct, frozen=True):
+    """What IPython's history gained since the last record."""
+
+    start: int
+    """Number of the first input below."""
+    inputs: tuple[str, ...]
+    raw: tuple[str, ...]
+    count: int
+    latest: tuple[int, ...]
+    """The `Out` numbers behind `_`, `__` and `___`; -1 for none of them."""
+
+
+class EnvironmentRecord(msgspec.Struct, frozen=True):
+    """What a cell changed around the namespace: sections of the environment, and the history.
+
+    A section (random states, working directory, environment variables, …) travels as a component
+    whose name is the section's.
+    """
+
+    components: tuple[Component, ...] = ()
+    history: HistoryRecord | None = None
+
+
+EARLY_SECTIONS = frozenset({"env:path", "env:directory", "env:variables", "env:reloads"})
+"""Sections that decide what can be imported, so that other components need them first."""
 
 
 class Delta(msgspec.Struct, frozen=True):
@@ -56,10 +91,9 @@ class Delta(msgspec.Struct, frozen=True):
 
     `held`: names that cannot travel, complete list as of now. `pending`: names whose newest value
     follows in a StateEntry once its chunks are in the store. `gpu_names`: globals through which
-    code
-    reaches a GPU framework, complete list (for the simple rule, `cluster/gpu_rule.py`).
-    `environment` is a pickle of what is not data: random states, working directory, environment
-    variables, `In`/`Out`, execution count, … (opaque here).
+    code reaches a GPU framework, complete list (for the simple rule, `cluster/gpu_rule.py`).
+    `environment` is an encoded `EnvironmentRecord`, or empty. `unfinished`: a part of a folded
+    history; what follows may refer to definitions to which nothing else refers yet.
     """
 
     components: tuple[Component, ...] = ()
@@ -68,15 +102,15 @@ class Delta(msgspec.Struct, frozen=True):
     held: tuple[HeldName, ...] = ()
     pending: tuple[str, ...] = ()
     gpu_names: tuple[str, ...] = ()
+    unfinished: bool = False
+
+    def around(self) -> EnvironmentRecord:
+        """What it changes around the namespace. Raises msgspec.DecodeError."""
+        return _decode_environment(self.environment) if self.environment else EnvironmentRecord()
 
     def chunk_refs(self) -> tuple[ChunkRef, ...]:
         """Every chunk that must be in the store before an entry with this delta is proposed."""
-        return tuple(
-            ref
-            for component in self.components
-            for refs in (component.skeleton_chunks, *(block.chunks for block in component.blocks))
-            for ref in refs
-        )
+        return tuple(ref for component in self.components for ref in component.chunk_refs())
 
 
 class EpochEntry(msgspec.Struct, frozen=True, tag="epoch"):
@@ -121,6 +155,7 @@ LogEntry = EpochEntry | LeadEntry | ClosedEntry | StateEntry
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LogEntry)
+_decode_environment = msgspec.msgpack.Decoder(EnvironmentRecord).decode
 
 
 def _mac(kernel: KernelId, body: bytes, key: bytes) -> bytes:

@@ -19,14 +19,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from notebookos_ext.cluster.entries import EARLY_SECTIONS
 from notebookos_ext.kernel import ipython_state, library_state
 from notebookos_ext.kernel.module_state import ModuleState
 
 PREFIX = "env:"
 """Before a section's name among the names of roots; no identifier contains a colon."""
-
-EARLY = frozenset({"env:path", "env:directory", "env:variables", "env:reloads"})
-"""Sections that decide what can be imported."""
 
 _OURS = re.compile(r"(NVIDIA_|NOTEBOOKOS_|JPY_)|(CUDA_VISIBLE_DEVICES|PWD|OLDPWD|_)\Z")
 """Environment variables that tell replicas apart, or belong to the machinery."""
@@ -65,7 +63,9 @@ class Environment:
     def prepare(self, sections: Mapping[str, Any]) -> list[str]:
         """Apply what imports depend on; before anything else of a delta is loaded."""
         importlib.invalidate_caches()
-        return self.apply({name: value for name, value in sections.items() if name in EARLY})
+        return self.apply(
+            {name: value for name, value in sections.items() if name in EARLY_SECTIONS}
+        )
 
     def apply(self, sections: Mapping[str, Any]) -> list[str]:
         """Make this process's state that of `sections`; returns a sentence for each that failed."""

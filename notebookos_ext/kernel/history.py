@@ -11,25 +11,13 @@ import re
 import sys
 from typing import Any
 
-import msgspec
+from notebookos_ext.cluster.entries import HistoryRecord
 
 _NUMBERED = re.compile(r"_i?[0-9]+\Z")
 _OUT = re.compile(r"Out\[([0-9]+)\]\Z")
 _LATEST = ("_", "__", "___")
 _INPUTS = ("_i", "_ii", "_iii")
 _TRACEBACK = ("last_type", "last_value", "last_traceback", "last_exc")
-
-
-class HistoryRecord(msgspec.Struct, frozen=True):
-    """What the history gained since the last record."""
-
-    start: int
-    """Number of the first input below."""
-    inputs: tuple[str, ...]
-    raw: tuple[str, ...]
-    count: int
-    latest: tuple[int, ...]
-    """The `Out` numbers behind `_`, `__` and `___`; -1 for none of them."""
 
 
 class History:

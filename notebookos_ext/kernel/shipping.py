@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from notebookos_ext.cluster.entries import Block, Component
+from notebookos_ext.cluster.entries import Block, ChunkRef, Component
 from notebookos_ext.kernel.blocks import ChunkShelf, fingerprints
 from notebookos_ext.kernel.components import Dumped
 
@@ -90,10 +90,18 @@ class _Packing:
                 blocks.append(Block(view.nbytes, inline=bytes(view)))
             else:
                 blocks.append(Block(view.nbytes, chunks=self._shelf.put(view, prints)))
-        if inline:
-            return Component(names, skeleton, tuple(blocks))
-        view = memoryview(skeleton)
-        return Component(names, b"", tuple(blocks), self._shelf.put(view, fingerprints(view)))
+        chunks: tuple[ChunkRef, ...] = ()
+        if not inline:
+            view = memoryview(skeleton)
+            skeleton, chunks = b"", self._shelf.put(view, fingerprints(view))
+        return Component(
+            names,
+            skeleton,
+            tuple(blocks),
+            chunks,
+            definitions=dumped.group.definitions,
+            references=tuple(sorted(dumped.references)),
+        )
 
 
 def staged(dumped: Dumped) -> Dumped:

@@ -12,17 +12,23 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from notebookos_ext.cluster.entries import Component, Delta
+from notebookos_ext.cluster.entries import (
+    EARLY_SECTIONS,
+    Component,
+    Delta,
+    EnvironmentRecord,
+    HistoryRecord,
+)
 from notebookos_ext.cluster.model import HeldName
 from notebookos_ext.kernel import frames
 from notebookos_ext.kernel.blocks import ChunkShelf
 from notebookos_ext.kernel.components import Dumped, Found, Survey, survey, survey_one, undisturbed
-from notebookos_ext.kernel.definitions import Definitions
-from notebookos_ext.kernel.environment import EARLY, PREFIX, Environment
+from notebookos_ext.kernel.definitions import Definition, Definitions
+from notebookos_ext.kernel.environment import PREFIX, Environment
 from notebookos_ext.kernel.gpu_reach import gpu_names
 from notebookos_ext.kernel.grouping import Group
 from notebookos_ext.kernel.held import Tombstone
-from notebookos_ext.kernel.history import History, HistoryRecord
+from notebookos_ext.kernel.history import History
 from notebookos_ext.kernel.loading import Loading, NamespaceUnpickler, load_streams
 from notebookos_ext.kernel.roster import ATOMS, Plan, Roster
 from notebookos_ext.kernel.serializer import SurveySession
@@ -50,13 +56,6 @@ class Collected(NamedTuple):
     """What to give to `ship_late`; its names are in `delta.pending`."""
     notes: tuple[str, ...]
     """Sentences for the user: what cannot travel and why, as far as it is new."""
-
-
-class EnvironmentRecord(msgspec.Struct, frozen=True):
-    """`Delta.environment`: sections of the environment as components, and IPython's history."""
-
-    components: tuple[Component, ...] = ()
-    history: HistoryRecord | None = None
 
 
 class Synchronizer:
@@ -91,6 +90,8 @@ class Synchronizer:
         self._specials = special_objects(shell, self._namespace)
         self._roster = Roster(self._definitions)
         self._told: set[tuple[str, str]] = set()
+        self._awaited: list[dict[str, Definition]] = []
+        """Definitions that only what is still to be applied refers to."""
 
     # ------------------------------------------------------------- what there is
 
@@ -258,9 +259,7 @@ class Synchronizer:
         loaded leaves tombstones under its names, since an older value would be wrong without saying
         so.
         """
-        record = EnvironmentRecord()
-        if delta.environment:
-            record = msgspec.msgpack.decode(delta.environment, type=EnvironmentRecord)
+        record = delta.around()
         fetched = [self._shipper.fetch(each) for each in (*delta.components, *record.components)]
         loading = Loading(self._definitions, self._specials)
         problems: list[str] = []
@@ -275,7 +274,7 @@ class Synchronizer:
 
         unpicklers = [NamespaceUnpickler(stream, blocks, loading) for stream, blocks in fetched]
         with undisturbed():
-            first = [each for each in unpicklers if EARLY.intersection(each.index.names)]
+            first = [each for each in unpicklers if EARLY_SECTIONS.intersection(each.index.names)]
             values = load_streams(first, failed)
             problems += self._environment.prepare(values)
             values |= load_streams([each for each in unpicklers if each not in first], failed)
@@ -292,6 +291,7 @@ class Synchronizer:
         # Last: loading may draw random numbers.
         problems += self._environment.apply(sections)
         self._take_fingerprints(unpicklers, names)
+        self._awaited = [*self._awaited, loading.alive] if delta.unfinished else []
         self.held, self.gpu_names = delta.held, delta.gpu_names
         return tuple(problems)
 
