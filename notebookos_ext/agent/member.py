@@ -107,6 +107,7 @@ class Member:
         executor: Executor,
         read_nonce: str,
         on_committed: Callable[[KernelId, Sequence[Entry]], None],
+        on_leader_change: Callable[[KernelId, HostId | None], None],
     ) -> None:
         self.kernel = kernel
         self.node = node
@@ -115,6 +116,7 @@ class Member:
         self._carrier = carrier
         self._executor = executor
         self._on_committed = on_committed
+        self._on_leader_change = on_leader_change
         self._proposals: dict[str, _Proposal] = {}
         self._reads: dict[str, _Read] = {}
         self._read_nonce = read_nonce
@@ -379,7 +381,7 @@ class Member:
         leader = self.node.leader
         if leader == self._seen_leader:
             return
-        self._seen_leader = leader
+        self._leader_seen(leader)
         if leader is None:
             return
         _log.info("kernel %s: %s leads in term %d", self.kernel, leader, self.node.term)
@@ -387,6 +389,11 @@ class Member:
             handover.finish(None)
         self._ask_again()
         self._pump_soon()
+
+    def _leader_seen(self, leader: str | None) -> None:
+        if leader != self._seen_leader:
+            self._seen_leader = leader
+            self._on_leader_change(self.kernel, None if leader is None else HostId(leader))
 
     def _ask_again(self) -> None:
         for proposal_id, proposal in self._proposals.items():
@@ -419,6 +426,7 @@ class Member:
             _log.error("kernel %s: its member on this host stops: %s", self.kernel, error)
         self._failure = error
         self._failed_for_good = for_good
+        self._leader_seen(None)
         for waiter in self._waiters():
             waiter.fail(type(error)(error.message))
 

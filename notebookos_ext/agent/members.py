@@ -38,6 +38,7 @@ class Members:
         rng: spreads election time-outs.
         on_committed: called with each kernel's newly committed proposals, in order, each once per
             life of this object (after a restart they come again, from the first).
+        on_leader_change: called when another host leads a kernel, or none, as far as is known here.
         tick_s: one tick; an election time-out is 15 to 30 of them.
     """
 
@@ -50,6 +51,7 @@ class Members:
         clock: Clock,
         rng: random.Random,
         on_committed: Callable[[KernelId, Sequence[Entry]], None],
+        on_leader_change: Callable[[KernelId, HostId | None], None] = lambda _kernel, _leader: None,
         tick_s: float = TICK_S,
         timing: Timing | None = None,
     ) -> None:
@@ -59,6 +61,7 @@ class Members:
         self._clock = clock
         self._rng = rng
         self._on_committed = on_committed
+        self._on_leader_change = on_leader_change
         self._tick_s = tick_s
         self._timing = timing or Timing()
         self._members: dict[KernelId, Member] = {}
@@ -216,6 +219,7 @@ class Members:
             executor=self._executor,
             read_nonce=f"{self._rng.getrandbits(64):x}",
             on_committed=self._on_committed,
+            on_leader_change=self._on_leader_change,
         )
 
     def _keep_early(self, kernel: KernelId, host: HostId, envelope: Envelope) -> None:

@@ -95,6 +95,7 @@ class Host:
 
     def __init__(self, wire: Wire, host: HostId, folder: Path) -> None:
         self.committed: dict[KernelId, list[Entry]] = {}
+        self.leaders: list[HostId | None] = []
         self.members = Members(
             host=host,
             folder=folder / host,
@@ -102,6 +103,7 @@ class Host:
             clock=SystemClock(),
             rng=random.Random(host),
             on_committed=self._on_committed,
+            on_leader_change=lambda _kernel, leader: self.leaders.append(leader),
             tick_s=TICK_S,
         )
         wire.hosts[host] = self
@@ -300,6 +302,20 @@ def test_leadership_moves(tmp_path: Path) -> None:
         with pytest.raises(NoMajority, match="h3 did not become its leader within"):
             await cluster[A].members.transfer_leadership(K, C, timeout_s=0.1)
         await cluster[A].members.propose(K, b"still works", "x")
+
+    run(tmp_path, story)
+
+
+def test_hosts_are_told_who_leads(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        await cluster[C].members.propose(K, b"x", "x")
+        await until(lambda: all(cluster[host].leaders == [A] for host in HOSTS))
+        cluster.wire.separate(A)
+        await until(lambda: cluster[A].leaders == [A, None])
+        await until(lambda: cluster[C].leaders[-1] in {B, C})
+        await cluster[C].members.close(K, delete=False)
+        assert cluster[C].leaders[-1] is None
 
     run(tmp_path, story)
 
