@@ -15,6 +15,9 @@ LAB_ARGS ?=
 # Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
 PYTEST_ARGS ?=
 
+# Lives of sim-soak: one seed, or FIRST:BEYOND.
+SEEDS ?= 0:50000
+
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 STAMPS := .venv/.made
@@ -33,7 +36,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench sim-soak fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -156,6 +159,9 @@ fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatter
 bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.transport
+
+sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults, all invariants checked
+	@$(BIN)/python -m notebookos_ext.simulation soak $(SEEDS)
 
 wheel: $(STAMPS)/installed-dev ## Build dist/*.whl with the production front end
 	$(call say,"Wheel in dist/")

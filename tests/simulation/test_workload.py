@@ -1,0 +1,166 @@
+"""Workloads in their three forms, and what can be known of one without scheduling it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from notebookos_ext.errors import InvalidRequest
+from notebookos_ext.simulation.csv_form import read_csv, write_csv
+from notebookos_ext.simulation.templates import read_store, read_template
+from notebookos_ext.simulation.workload import (
+    PlannedCell,
+    PlannedSession,
+    Workload,
+    bounds,
+    check_workload,
+    close_loop,
+    whole_hosts_gpu_h,
+)
+
+DATA = Path(__file__).parent.parent / "testdata" / "simulation"
+TWO = Workload(
+    "two",
+    7200.0,
+    (
+        PlannedSession("a", 0.0, 7200.0, 4, (PlannedCell(600.0, 1800.0, 4),)),
+        PlannedSession("b", 3600.0, 7200.0, 8, (PlannedCell(5400.0, 3600.0, 8),)),
+    ),
+)
+
+
+def write(folder: Path, sessions: str, tasks: str) -> Path:
+    (folder / "w_sessions.csv").write_text(sessions)
+    (folder / "w_tasks.csv").write_text(tasks)
+    return folder / "w_sessions.csv"
+
+
+def test_bounds_are_sums_and_stop_at_the_horizon() -> None:
+    found = bounds(TWO)
+    assert found.reservation_gpu_h == 4 * 2 + 8 * 1
+    # b's cell runs for an hour, half of it after the horizon.
+    assert found.oracle_gpu_h == 4 * 0.5 + 8 * 0.5
+    assert found.possible_saving_gpu_h == 10
+
+
+def test_whole_hosts_are_rounded_up_at_every_moment() -> None:
+    found = whole_hosts_gpu_h(TWO, 8, least_hosts=0)
+    assert found.reservation_gpu_h == 8 * 1 + 16 * 1
+    assert found.oracle_gpu_h == 8 * 0.5 + 8 * 0.5
+    assert whole_hosts_gpu_h(TWO, 8, least_hosts=1).oracle_gpu_h == 8 * 2
+
+
+def test_think_time_is_what_lies_between_cells_and_never_negative() -> None:
+    cells = close_loop([(0.0, 60.0, 1), (100.0, 60.0, 1), (120.0, 5.0, 1)])
+    assert [cell.think_after_s for cell in cells] == [40.0, 0.0, 0.0]
+
+
+def test_csv_is_read_as_it_was_written(tmp_path: Path) -> None:
+    path, _ = write_csv(TWO, tmp_path)
+    again = read_csv(path)
+    assert again.sessions == TWO.sessions
+    assert again.horizon_s == TWO.horizon_s
+
+
+def test_csv_without_think_times_closes_the_loop_itself(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "session,start_s,end_s,gpus,tasks\n7,0,900,2,2\n",
+        "session,submit_s,duration_s,gpus,truncated\n7,60,30,2,0\n7,200,30,1,0\n",
+    )
+    (session,) = read_csv(path).sessions
+    assert [cell.think_after_s for cell in session.cells] == [110.0, 0.0]
+    assert [cell.gpus for cell in session.cells] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("sessions", "tasks", "says"),
+    [
+        ("session,start_s,end_s,gpus\n", "session,submit_s,duration_s,gpus\n", "lists no session"),
+        ("session,start_s,end_s,gpus\n1,zero,9,1\n", "session,submit_s\n", "line 2: 'zero'"),
+        ("session,start_s,end_s\n1,0,9\n", "session,submit_s\n", "nothing in column 'gpus'"),
+        (
+            "session,start_s,end_s,gpus\n1,0,9,1\n",
+            "session,submit_s,duration_s,gpus\n2,0,1,1\n",
+            "tasks of session 2",
+        ),
+        (
+            "session,start_s,end_s,gpus\n1,0,9,1\n",
+            "session,submit_s,duration_s,gpus\n1,5,1,1\n1,2,1,1\n",
+            "not in the order",
+        ),
+        (
+            "session,start_s,end_s,gpus\n1,9,0,1\n2,0,9,1\n",
+            "session,submit_s\n",
+            "before its start",
+        ),
+        ("session,start_s,end_s,gpus\n1,0,9,1\n1,0,9,1\n", "session,submit_s\n", "two sessions"),
+    ],
+)
+def test_a_bad_csv_is_named(tmp_path: Path, sessions: str, tasks: str, says: str) -> None:
+    path = write(tmp_path, sessions, tasks)
+    with pytest.raises(InvalidRequest, match=says):
+        read_csv(path)
+
+
+def test_a_missing_csv_says_what_belongs_together(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="side by side"):
+        read_csv(tmp_path / "none_sessions.csv")
+
+
+def test_a_cell_that_takes_no_time_is_refused() -> None:
+    session = PlannedSession("a", 0.0, 9.0, 1, (PlannedCell(0.0, 0.0, 1),))
+    with pytest.raises(InvalidRequest, match="above 0"):
+        check_workload(Workload("w", 9.0, (session,)))
+
+
+def test_the_newer_dialect_of_templates() -> None:
+    found = read_template(DATA / "newer_dialect.json")
+    early, late = found.sessions
+    assert (early.session, early.start_s, early.end_s) == ("early", 60.0, 600.0)
+    assert [cell.submit_s for cell in early.cells] == [120.0, 360.0]
+    assert early.cells[0].think_after_s == 180.0
+    # The list of utilizations counts, not the key `gpus`.
+    assert late.gpus == late.cells[0].gpus == 2
+    assert (late.cpus, late.memory_bytes) == (4.0, 2_000_000_000)
+    store = read_store(DATA / "newer_dialect.json")
+    assert store is not None
+    assert store.upload_rate == 125e6
+
+
+def test_the_older_dialect_of_templates() -> None:
+    (session,) = read_template(DATA / "older_dialect.json").sessions
+    assert session.gpus == session.cells[0].gpus == 4
+    assert (session.cpus, session.memory_bytes) == (1.5, 300_000_000)
+    store = read_store(DATA / "older_dialect.json")
+    assert store is not None
+    assert store.name == "disk"
+
+
+def test_templates_from_traces_are_in_cores_and_gigabytes() -> None:
+    (session,) = read_template(DATA / "from_trace.json").sessions
+    assert (session.cpus, session.memory_bytes) == (69.0, 477_000_000_000)
+    assert session.gpus == 8
+    assert session.cells[0].gpus == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not a workload template"),
+        ('{"sessions": []}', "no sessions"),
+        (
+            (
+                '{"sessions": [{"id": "s", "start_tick": 0, "stop_tick": 1, "trainings": '
+                '[{"start_tick": 0, "duration_in_ticks": 0}]}]}'
+            ),
+            "lasts 0.0 ticks",
+        ),
+    ],
+)
+def test_a_bad_template_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(InvalidRequest, match=says):
+        read_template(path)
