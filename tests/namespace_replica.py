@@ -61,6 +61,7 @@ class Folder:
     def __init__(self, path: str) -> None:
         self.path = Path(path)
         self.puts: list[tuple[str, int]] = []
+        self.fetched_bytes = 0
         self.broken = False
 
     def put(self, digest: str, data: bytes) -> None:
@@ -70,7 +71,11 @@ class Folder:
         (self.path / digest).write_bytes(data)
 
     def fetch(self, digest: str) -> bytes:
-        return (self.path / digest).read_bytes()
+        if self.broken:
+            raise OSError("the store is away")
+        data = (self.path / digest).read_bytes()
+        self.fetched_bytes += len(data)
+        return data
 
 
 class Replica:
@@ -92,7 +97,7 @@ class Replica:
             self.shell,
             options=SyncOptions(**options),
             put_chunk=self.store.put,
-            fetch_chunk=self.store.fetch,
+            fetch_chunks=lambda digests: map(self.store.fetch, digests),
         )
 
     def run(self, code: str) -> tuple[str, str]:
@@ -154,6 +159,11 @@ class Replica:
     def evaluate_puts(self) -> list[tuple[str, int]]:
         """Digest and size of each chunk that was put."""
         return self.store.puts
+
+    def take_fetched_bytes(self) -> int:
+        """How much was fetched from the store since this was last asked."""
+        fetched, self.store.fetched_bytes = self.store.fetched_bytes, 0
+        return fetched
 
     def break_store(self) -> None:
         self.store.broken = True

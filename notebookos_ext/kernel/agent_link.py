@@ -13,8 +13,9 @@ import select
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from itertools import islice
 
 from notebookos_ext import errors
 from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
@@ -31,6 +32,8 @@ from notebookos_ext.cluster.messages.replica import (
 )
 
 READ_BYTES = 1 << 20
+COMING_CHUNKS = 4
+"""How many chunks are asked for ahead: the agent reads and checks some while others travel."""
 _ANSWERS = (Committed, Chunk, AgentFailure)
 
 
@@ -102,16 +105,28 @@ class AgentLink:
         """Hand a chunk to the agent; it is stored before any later message of ours is acted on."""
         self.send(StoreChunk(digest, data))
 
-    def fetch_chunk(self, digest: str) -> bytes:
-        """Get a chunk from the store. Raises the agent's error: StorageError, NotFound, …"""
-        answer = self.request(FetchChunk(digest)).result()
-        if isinstance(answer, Chunk):
-            return answer.data
-        if isinstance(answer, AgentFailure):
-            raise failure_to_error(answer)
-        raise errors.ProtocolError(
-            f"the host agent answered a request for chunk {digest} with {type(answer).__name__}"
+    def fetch_chunks(self, digests: Iterable[str]) -> Iterator[bytes]:
+        """Get chunks from the store, in order, a few on their way at any time.
+
+        Raises the agent's error: StorageError, NotFound, …
+        """
+        left = iter(digests)
+        coming = deque(
+            (digest, self.request(FetchChunk(digest))) for digest in islice(left, COMING_CHUNKS)
         )
+        while coming:
+            digest, future = coming.popleft()
+            answer = future.result()
+            if (following := next(left, None)) is not None:
+                coming.append((following, self.request(FetchChunk(following))))
+            if isinstance(answer, AgentFailure):
+                raise failure_to_error(answer)
+            if not isinstance(answer, Chunk):
+                raise errors.ProtocolError(
+                    f"the host agent answered a request for chunk {digest} "
+                    f"with {type(answer).__name__}"
+                )
+            yield answer.data
 
     def _write(self, message: FromReplica) -> None:
         frame = encode_frame(message)

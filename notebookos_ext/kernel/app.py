@@ -113,7 +113,7 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
         kernel.shell,
         options=sync_options(options),
         put_chunk=link.put_chunk,
-        fetch_chunk=link.fetch_chunk,
+        fetch_chunks=link.fetch_chunks,
     )
     replicator = Replicator(
         namespace,

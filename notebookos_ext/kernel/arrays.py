@@ -12,6 +12,7 @@ from typing import Any
 
 from notebookos_ext.kernel import tensors
 from notebookos_ext.kernel.memory_owners import owners_of
+from notebookos_ext.kernel.pieces import Data, Pieces, write
 from notebookos_ext.kernel.reduction import Reduced, Reduction
 
 
@@ -109,16 +110,48 @@ def _reduce_foreign(pickler: Reduction, array: Any, base: Any) -> Reduced:
     )
 
 
-def load_array(data: Any, dtype: Any, shape: tuple[int, ...], strides: Any, writable: bool) -> Any:
-    """Make an array that owns its memory."""
+def load_array(data: Data, dtype: Any, shape: tuple[int, ...], strides: Any, writable: bool) -> Any:
+    """Make an array that owns its memory, or patch the one that it replaces."""
     numpy = __import__("numpy")
-    array = numpy.ndarray(shape, dtype=dtype, strides=strides)
-    if array.nbytes:
-        flat = array.reshape(-1) if strides is None else array.ravel(order="K")
-        flat.view("u1")[:] = numpy.frombuffer(data, dtype="u1")
+    array = data.donor if isinstance(data, Pieces) else None
+    if array is not None and _fits(array, numpy.dtype(dtype), shape, strides):
+        assert isinstance(data, Pieces)  # noqa: S101 - for the type checker
+        array.flags.writeable = True
+        data.patch(flat_bytes(array))
+    else:
+        array = numpy.ndarray(shape, dtype=dtype, strides=strides)
+        if array.nbytes:
+            write(data, flat_bytes(array))
     if not writable:
         array.flags.writeable = False
     return array
+
+
+def is_owner(value: Any) -> bool:
+    """Whether `value` is a dense array that owns its memory."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or type(value) is not numpy.ndarray:
+        return False
+    return value.base is None and not value.dtype.hasobject and bool(value.flags.forc)
+
+
+def is_over(value: Any, owner: Any) -> bool:
+    """Whether `value` is this array, or a view on it and on nothing else."""
+    return owner is not None and (
+        value is owner or (type(value) is type(owner) and value.base is owner)
+    )
+
+
+def flat_bytes(array: Any) -> memoryview:
+    """The memory of a dense array."""
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.ravel(order="K")
+    return memoryview(flat.view("u1"))
+
+
+def _fits(array: Any, dtype: Any, shape: tuple[int, ...], strides: Any) -> bool:
+    if array.dtype != dtype or array.shape != shape:
+        return False
+    return bool(array.flags.c_contiguous if strides is None else array.strides == strides)
 
 
 def load_view(owner: Any, offset: int, dtype: Any, shape: Any, strides: Any, writable: bool) -> Any:

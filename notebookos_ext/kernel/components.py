@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from xxhash import xxh3_128_digest
 
-from notebookos_ext.kernel.blocks import Fingerprints, fingerprints
+from notebookos_ext.kernel.blocks import Fingerprints
 from notebookos_ext.kernel.bundles import Bundle
 from notebookos_ext.kernel.definitions import Definition
 from notebookos_ext.kernel.grouping import Group, Memo, joined
@@ -279,10 +279,11 @@ class Survey:
             # Pickled once, under the first name that led to it; its own name tells the user more.
             held = ((name, pickler.held.get(id(self._values[name]))) for name in group.names)
             leaves += [(name, leaf) for name, leaf in held if leaf is not None]
-        index = msgspec.msgpack.encode(Index(ranked, group.names, bool(frozen), tail))
+        pieces = tuple(pickler.pieces)
+        index = msgspec.msgpack.encode(Index(ranked, group.names, bool(frozen), tail, pieces))
         stream = pickler.file.getvalue()
         blocks = tuple(pickler.blocks)
-        prints = tuple(map(fingerprints, blocks))
+        prints = tuple(map(self._session.fingerprints, blocks))
         digest = xxh3_128_digest(stream)
         if prints:
             digest = xxh3_128_digest(b"".join((digest, *itertools.chain(*prints))))

@@ -17,6 +17,7 @@ import msgspec
 
 from notebookos_ext.kernel import references
 from notebookos_ext.kernel.definitions import CellKey, Definition, Definitions, ForeignKey
+from notebookos_ext.kernel.pieces import Data, whole
 from notebookos_ext.kernel.references import Index, empty
 from notebookos_ext.kernel.set_order import arrange
 
@@ -86,10 +87,12 @@ class Loading:
 class NamespaceUnpickler(pickle.Unpickler):
     """Reads one component's stream, in the phases that `load_streams` goes through."""
 
-    def __init__(self, stream: bytes | bytearray, buffers: Iterable[Any], loading: Loading) -> None:
+    def __init__(self, stream: bytes, blocks: Iterable[Data], loading: Loading) -> None:
         size = int.from_bytes(stream[:4], "big")
         self.index = msgspec.msgpack.decode(stream[4 : 4 + size], type=Index)
-        file = io.BytesIO(loading.preamble + bytes(stream[4 + size :]))
+        file = io.BytesIO(loading.preamble + stream[4 + size :])
+        pieces = self.index.pieces
+        buffers = (b if number in pieces else whole(b) for number, b in enumerate(blocks))
         super().__init__(file, buffers=buffers)
         self._loading = loading
         self.load()

@@ -25,6 +25,8 @@ class Index(msgspec.Struct, frozen=True, array_like=True):
     """Whether frozen sets come first, by their recipes."""
     tail: bool = False
     """Whether the contents of cells and the recipes of sets follow."""
+    pieces: tuple[int, ...] = ()
+    """Which blocks are loaded by functions of ours that take them in pieces."""
 
 
 def load_code(args: tuple[Any, ...], filename: str) -> types.CodeType:

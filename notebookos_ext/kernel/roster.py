@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -29,6 +30,8 @@ class Known(NamedTuple):
     references: frozenset[str]
     leaves: tuple[tuple[str, Leaf], ...]
     size_bytes: int
+    prints: frozenset[bytes]
+    """Fingerprints of the chunks of its blocks."""
     changed: int = 0
     """Changes since its roots were last looked at one by one."""
 
@@ -88,6 +91,14 @@ class Roster:
         alone = [group for group in groups if group not in bundled]
         alone += [Group((name,), ()) for name in values if name not in grouped]
         return Plan(alone, list(bundles), loose)
+
+    def holding(self, prints: set[bytes]) -> list[Group]:
+        """The components with names that have chunks with these fingerprints."""
+        return [
+            group
+            for group, known in self.known.items()
+            if group.names and known is not None and not known.prints.isdisjoint(prints)
+        ]
 
     def fell_apart(self, loose: Group, whole: Dumped, dumps: Iterable[Dumped]) -> set[Group]:
         """The parts of a component that no longer share, if the others have the whole as it is."""
@@ -235,7 +246,10 @@ class Roster:
 
 
 def _known(dumped: Dumped, changed: int) -> Known:
-    return Known(dumped.fingerprint, dumped.references, dumped.leaves, dumped.size_bytes, changed)
+    prints = frozenset(itertools.chain(*dumped.prints))
+    return Known(
+        dumped.fingerprint, dumped.references, dumped.leaves, dumped.size_bytes, prints, changed
+    )
 
 
 def _token(definition: Definition) -> tuple[Any, ...] | None:

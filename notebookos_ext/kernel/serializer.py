@@ -23,6 +23,7 @@ from typing import Any
 from cloudpickle import cloudpickle as private
 
 from notebookos_ext.kernel import arrays, frames, kinds, optimizers, tensors
+from notebookos_ext.kernel.blocks import Fingerprints
 from notebookos_ext.kernel.definitions import (
     Definition,
     Definitions,
@@ -102,6 +103,7 @@ class SurveySession:
         shell: Any,
         block_bytes: int,
         travelling: set[str],
+        fingerprints: Callable[[memoryview], Fingerprints],
     ) -> None:
         self.definitions = definitions
         self.specials = specials
@@ -109,6 +111,7 @@ class SurveySession:
         self.block_bytes = block_bytes
         self.travelling = travelling
         """Ids of the definitions that other replicas have or get now."""
+        self.fingerprints = fingerprints
         self.memory: dict[str, Any] = {}
         self.conflict = False
         self.reducers: dict[type, Reducer] = dict(kinds.EXACT)
@@ -141,13 +144,23 @@ def _default(pickler: Reduction, value: object) -> Reduced:
     return reduced
 
 
-def _keeper(blocks: list[memoryview], block_bytes: int) -> Callable[[pickle.PickleBuffer], bool]:
-    """Takes large buffers out of the stream; true means to leave one in."""
+def _keeper(
+    blocks: list[memoryview], block_bytes: int, ours: list[pickle.PickleBuffer], pieces: list[int]
+) -> Callable[[pickle.PickleBuffer], bool]:
+    """Takes large buffers out of the stream; true means to leave one in.
+
+    The numbers of those that are in `ours` go to `pieces`.
+    """
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         if view.nbytes < block_bytes:
             return True
+        if any(buffer is each for each in ours):
+            ours.clear()
+            # What stands for a read-only buffer in a stream must be one.
+            if not view.readonly:
+                pieces.append(len(blocks))
         blocks.append(view)
         return False
 
@@ -162,8 +175,11 @@ class NamespacePickler(pickle.Pickler):
     def __init__(self, session: SurveySession) -> None:
         self.file = io.BytesIO()
         self.blocks: list[memoryview] = []
+        self.pieces: list[int] = []
+        """Numbers of the blocks that our own functions load."""
+        self._ours: list[pickle.PickleBuffer] = []
         # Not a method: a pickler that refers to itself would keep the user's objects alive.
-        keep = _keeper(self.blocks, session.block_bytes)
+        keep = _keeper(self.blocks, session.block_bytes, self._ours, self.pieces)
         super().__init__(self.file, PROTOCOL, buffer_callback=keep)
         self.session = session
         self.memo = session.memo
@@ -208,7 +224,9 @@ class NamespacePickler(pickle.Pickler):
         """See `Reduction`."""
         if view.nbytes < self.session.block_bytes:
             return bytes(view)
-        return pickle.PickleBuffer(view)
+        buffer = pickle.PickleBuffer(view)
+        self._ours.append(buffer)
+        return buffer
 
     def plain(self, value: object) -> Reduced:
         """See `Reduction`."""

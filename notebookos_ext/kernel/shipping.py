@@ -1,16 +1,16 @@
-"""Turns components into what the log and the checkpoint store take, and back."""
+"""Turns components into what the log and the checkpoint store take; `arrival` is the way back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
 from notebookos_ext.cluster.entries import Block, ChunkRef, Component
-from notebookos_ext.kernel.blocks import ChunkShelf, fingerprints
+from notebookos_ext.kernel.blocks import Chunk, ChunkShelf, Fingerprints, cut, fingerprints
 from notebookos_ext.kernel.components import Dumped
-
-Bytes = bytes | bytearray
+from notebookos_ext.kernel.grouping import Group
 
 
 class SyncOptions(msgspec.Struct, frozen=True):
@@ -22,6 +22,16 @@ class SyncOptions(msgspec.Struct, frozen=True):
     """Buffers from this size on are kept out of the pickles."""
     early_bytes: int = 8 * 1024 * 1024
     """How much goes to the store before the reply; components beyond it follow late."""
+
+
+class Staged(NamedTuple):
+    """A component with copies of what the store lacks of its blocks."""
+
+    group: Group
+    skeleton: bytes
+    blocks: tuple[list[Chunk], ...]
+    prints: tuple[Fingerprints, ...]
+    references: frozenset[str]
 
 
 class Shipper:
@@ -51,23 +61,21 @@ class Shipper:
             waiting = {def_id for each in behind for def_id in each.group.definitions}
         return early, late
 
-    def pack(self, components: Iterable[Dumped]) -> list[Component]:
+    def pack(self, components: Iterable[Dumped | Staged]) -> list[Component]:
         """Components for one delta; their chunks are in the store when this returns."""
         packing = _Packing(self._shelf, self._options.inline_bytes)
         return [packing.component(each) for each in components]
 
-    def fetch(self, component: Component) -> tuple[Bytes, list[Bytes]]:
-        """A component's stream and blocks. Raises what the store does, and CorruptRecord."""
-        skeleton: Bytes = component.skeleton
-        if component.skeleton_chunks:
-            skeleton = self._shelf.fetch(component.skeleton_chunks)
-        blocks = []
-        for block in component.blocks:
-            data = self._shelf.read(block)
-            if block.chunks:
-                self._shelf.note(fingerprints(memoryview(data)), block.chunks)
-            blocks.append(data)
-        return skeleton, blocks
+    def stage(self, dumped: Dumped) -> Staged:
+        """A component to be packed later: user code goes on with the memory of its blocks."""
+        pairs = zip(dumped.blocks, dumped.prints, strict=True)
+        return Staged(
+            dumped.group,
+            dumped.skeleton,
+            tuple(self._shelf.stage(view, prints) for view, prints in pairs),
+            dumped.prints,
+            dumped.references,
+        )
 
 
 class _Packing:
@@ -81,29 +89,31 @@ class _Packing:
         self._inline_bytes -= size_bytes
         return True
 
-    def component(self, dumped: Dumped) -> Component:
-        names, skeleton = dumped.group.names, dumped.skeleton
+    def component(self, packed: Dumped | Staged) -> Component:
+        skeleton = packed.skeleton
         inline = self._fits(len(skeleton))
-        blocks = []
-        for view, prints in zip(dumped.blocks, dumped.prints, strict=True):
-            if self._fits(view.nbytes):
-                blocks.append(Block(view.nbytes, inline=bytes(view)))
-            else:
-                blocks.append(Block(view.nbytes, chunks=self._shelf.put(view, prints)))
+        blocks = tuple(map(self._block, packed.blocks, packed.prints))
         chunks: tuple[ChunkRef, ...] = ()
         if not inline:
             view = memoryview(skeleton)
-            skeleton, chunks = b"", self._shelf.put(view, fingerprints(view))
+            skeleton, chunks = b"", self._shelf.put(cut(view), fingerprints(view))
         return Component(
-            names,
+            packed.group.names,
             skeleton,
-            tuple(blocks),
+            blocks,
             chunks,
-            definitions=dumped.group.definitions,
-            references=tuple(sorted(dumped.references)),
+            definitions=packed.group.definitions,
+            references=tuple(sorted(packed.references)),
         )
 
+    def _block(self, block: memoryview | list[Chunk], prints: Fingerprints) -> Block:
+        chunks = list(cut(block)) if isinstance(block, memoryview) else block
+        size = sum(map(_chunk_bytes, chunks))
+        new = [chunk for chunk in chunks if not isinstance(chunk, ChunkRef)]
+        if len(new) == len(chunks) and self._fits(size):
+            return Block(size, inline=b"".join(new))
+        return Block(size, chunks=self._shelf.put(chunks, prints))
 
-def staged(dumped: Dumped) -> Dumped:
-    """With copies of its blocks, since user code goes on with the originals."""
-    return dumped._replace(blocks=tuple(memoryview(bytes(block)) for block in dumped.blocks))
+
+def _chunk_bytes(chunk: Chunk) -> int:
+    return chunk.size_bytes if isinstance(chunk, ChunkRef) else len(chunk)

@@ -8,6 +8,8 @@ applied a delta, so that it can become executor without looking at everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +23,7 @@ from notebookos_ext.cluster.entries import (
 )
 from notebookos_ext.cluster.model import HeldName
 from notebookos_ext.kernel import frames
+from notebookos_ext.kernel.arrival import Arrival
 from notebookos_ext.kernel.blocks import ChunkShelf
 from notebookos_ext.kernel.components import Dumped, Found, Survey, survey, survey_one, undisturbed
 from notebookos_ext.kernel.definitions import Definition, Definitions
@@ -30,10 +33,12 @@ from notebookos_ext.kernel.grouping import Group
 from notebookos_ext.kernel.held import Tombstone
 from notebookos_ext.kernel.history import History
 from notebookos_ext.kernel.loading import Loading, NamespaceUnpickler, load_streams
+from notebookos_ext.kernel.pages import PageTracker
 from notebookos_ext.kernel.roster import ATOMS, Plan, Roster
 from notebookos_ext.kernel.serializer import SurveySession
-from notebookos_ext.kernel.shipping import Shipper, SyncOptions, staged
+from notebookos_ext.kernel.shipping import Shipper, Staged, SyncOptions
 from notebookos_ext.kernel.specials import special_objects
+from notebookos_ext.kernel.watching import BlockWatch
 
 __all__ = ["Collected", "LateParts", "SyncOptions", "Synchronizer"]
 
@@ -44,7 +49,7 @@ OUT_LIMIT_BYTES = 8 * 1024 * 1024
 class LateParts(NamedTuple):
     """Copies of large components, to be shipped after the reply."""
 
-    components: tuple[Dumped, ...]
+    components: tuple[Staged, ...]
 
 
 class Collected(NamedTuple):
@@ -62,7 +67,7 @@ class Synchronizer:
     """The namespace of one replica. All methods but `ship_late` belong to the main thread.
 
     `shell` is IPython's shell, whose `user_ns` is the namespace; an object with a `user_ns` only
-    will do. `put_chunk` and `fetch_chunk` reach the checkpoint store; what they raise passes
+    will do. `put_chunk` and `fetch_chunks` reach the checkpoint store; what they raise passes
     through.
     """
 
@@ -72,7 +77,7 @@ class Synchronizer:
         *,
         options: SyncOptions,
         put_chunk: Callable[[str, bytes], None],
-        fetch_chunk: Callable[[str], bytes],
+        fetch_chunks: Callable[[list[str]], Iterable[bytes]],
     ) -> None:
         self.held: tuple[HeldName, ...] = ()
         """Names that cannot travel, as of the last collect or apply."""
@@ -81,7 +86,8 @@ class Synchronizer:
         self._shell = shell
         self._namespace: dict[str, Any] = shell.user_ns
         self._options = options
-        self._shelf = ChunkShelf(put_chunk, fetch_chunk)
+        self._shelf = ChunkShelf(put_chunk, fetch_chunks)
+        self._watch = BlockWatch(PageTracker.open())
         self._shipper = Shipper(options, self._shelf)
         self._initial = dict(self._namespace)
         self._definitions = Definitions(self._namespace)
@@ -114,13 +120,16 @@ class Synchronizer:
         captured = self._environment.capture(self._namespace)
         return {name: value for name, value in captured.items() if value is not None}
 
-    def _session(self) -> SurveySession:
+    def _session(self, *, settled: bool = False) -> SurveySession:
+        """`settled`: nobody is about to change what is looked at."""
+        watch = self._watch
         return SurveySession(
             self._definitions,
             specials=self._specials,
             shell=self._shell,
             block_bytes=self._options.block_bytes,
             travelling=set(self._roster.home),
+            fingerprints=watch.settled_fingerprints if settled else watch.fingerprints,
         )
 
     # ------------------------------------------------------------- collect
@@ -130,6 +139,7 @@ class Synchronizer:
 
         Raises what `put_chunk` raises; then nothing counts as sent.
         """
+        self._watch.begin()
         atoms, values = self._roots()
         values |= self._sections()
         roster = self._roster
@@ -166,7 +176,7 @@ class Synchronizer:
         self._settle(run, found, atoms)
         self.held, self.gpu_names = held, gpu
         delta = msgspec.structs.replace(delta, held=held, gpu_names=gpu)
-        parts = LateParts(tuple(map(staged, late))) if late else None
+        parts = LateParts(tuple(map(self._shipper.stage, late))) if late else None
         return Collected(delta, parts, notes)
 
     def _fallen_apart(self, plan: Plan, found: Found, values: dict[str, Any]) -> set[Group]:
@@ -254,13 +264,16 @@ class Synchronizer:
     def apply(self, delta: Delta) -> tuple[str, ...]:
         """Take over what another replica changed; returns sentences on what could not be loaded.
 
-        All chunks are fetched before anything is touched: what `fetch_chunk` raises (or
+        All chunks are fetched before anything is touched: what `fetch_chunks` raises (or
         CorruptRecord for wrong contents) leaves the namespace as it was. A component that cannot be
         loaded leaves tombstones under its names, since an older value would be wrong without saying
         so.
         """
         record = delta.around()
-        fetched = [self._shipper.fetch(each) for each in (*delta.components, *record.components)]
+        self._watch.begin()
+        components = (*delta.components, *record.components)
+        arrival = Arrival(self._shelf, self._namespace, self._at_hand(delta))
+        fetched = arrival.take(components)
         loading = Loading(self._definitions, self._specials)
         problems: list[str] = []
         tombstones: dict[str, Any] = {}
@@ -295,18 +308,34 @@ class Synchronizer:
         self.held, self.gpu_names = delta.held, delta.gpu_names
         return tuple(problems)
 
+    def _at_hand(self, delta: Delta) -> list[Dumped]:
+        """Components of this replica with chunks that the delta needs."""
+        seen = self._shelf.seen(delta.chunk_refs())
+        groups = self._roster.holding(seen) if seen else []
+        if not groups:
+            return []
+        _, values = self._roots()
+        found = []
+        for group in groups:
+            if values.keys() >= set(group.names):
+                # Whatever fails here is fetched instead.
+                with suppress(Exception):
+                    found.append(survey_one(self._session, values, group))
+        return found
+
     def _take_fingerprints(self, unpicklers: list[NamespaceUnpickler], taken: set[str]) -> None:
         """Look at the loaded components once, so that this replica knows when they change."""
         atoms, values = self._roots()
         if any(name.startswith(PREFIX) for name in taken):
             values |= self._sections()
         self._roster.atoms.update((name, atoms[name]) for name in taken if name in atoms)
+        session = partial(self._session, settled=True)
         for unpickler in unpicklers:
             names = tuple(name for name in unpickler.index.names if name in values)
             ids = (def_id for def_id, _ in unpickler.index.definitions)
             present = tuple(each for each in ids if self._definitions.get(each) is not None)
             if names or present:
-                self._roster.note(survey_one(self._session, values, Group(names, present)))
+                self._roster.note(survey_one(session, values, Group(names, present)))
 
 
 def _is_around(component: Component) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from notebookos_ext.kernel.device_homes import HOMES
 from notebookos_ext.kernel.memory_owners import owners_of
+from notebookos_ext.kernel.pieces import Data, size_of, whole, write
 from notebookos_ext.kernel.reduction import Reduced, Reduction
 
 
@@ -155,13 +156,13 @@ def same(value: Any) -> Any:
     return value
 
 
-def load_storage(data: Any) -> Any:
+def load_storage(data: Data) -> Any:
     """A storage that owns its memory."""
     torch = __import__("torch")
-    size = memoryview(data).nbytes
+    size = size_of(data)
     storage = torch.UntypedStorage(size)
     if size:
-        ctypes.memmove(storage.data_ptr(), (ctypes.c_char * size).from_buffer_copy(data), size)
+        write(data, memoryview((ctypes.c_char * size).from_address(storage.data_ptr())).cast("B"))
     return storage
 
 
@@ -210,8 +211,8 @@ def load_array_over(
     return view
 
 
-def load_script(data: Any) -> Any:
+def load_script(data: Data) -> Any:
     """A scripted module from its archive."""
     from io import BytesIO  # noqa: PLC0415
 
-    return __import__("torch").jit.load(BytesIO(bytes(data)))
+    return __import__("torch").jit.load(BytesIO(whole(data)))

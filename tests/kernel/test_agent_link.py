@@ -25,7 +25,7 @@ from notebookos_ext.cluster.messages.replica import (
 )
 from notebookos_ext.cluster.model import CellId
 from notebookos_ext.errors import NotebookOSError, NotFound, ProtocolError
-from notebookos_ext.kernel.agent_link import AgentLink, failure_to_error
+from notebookos_ext.kernel.agent_link import COMING_CHUNKS, AgentLink, failure_to_error
 
 TIMEOUT_S = 60
 
@@ -122,8 +122,25 @@ def test_pump_takes_in_what_has_arrived_without_the_thread() -> None:
 
 def test_a_chunk_is_fetched_by_a_blocking_call(pair: Pair) -> None:
     thread = answering(pair, Chunk("d", b"bytes"))
-    assert pair.link.fetch_chunk("d") == b"bytes"
+    assert list(pair.link.fetch_chunks(["d"])) == [b"bytes"]
     thread.join()
+
+
+def test_chunks_are_asked_for_ahead_and_come_in_order(pair: Pair) -> None:
+    digests = [f"{number}" for number in range(2 * COMING_CHUNKS)]
+    chunks = pair.link.fetch_chunks(digests)
+    answers: list[bytes] = []
+    thread = threading.Thread(target=lambda: answers.extend(chunks))
+    thread.start()
+    asked = [pair.agent.read() for _ in range(COMING_CHUNKS)]
+    assert [message.body for message in asked] == [FetchChunk(d) for d in digests[:COMING_CHUNKS]]
+    for message in reversed(asked):
+        pair.agent.send(message.sequence, Chunk("", b"%d" % message.sequence))
+    for _ in range(COMING_CHUNKS):
+        message = pair.agent.read()
+        pair.agent.send(message.sequence, Chunk("", b"%d" % message.sequence))
+    thread.join()
+    assert answers == [b"%d" % sequence for sequence in range(1, 2 * COMING_CHUNKS + 1)]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +152,7 @@ def test_a_chunk_that_is_not_there_raises(
 ) -> None:
     thread = answering(pair, answer)
     with pytest.raises(error, match="chunk d"):
-        pair.link.fetch_chunk("d")
+        list(pair.link.fetch_chunks(["d"]))
     thread.join()
 
 

@@ -101,7 +101,7 @@ class Plain:
                 SimpleNamespace(user_ns=self.names),
                 options=SyncOptions(inline_bytes=200, block_bytes=16, early_bytes=1_000_000),
                 put_chunk=store.__setitem__,
-                fetch_chunk=store.__getitem__,
+                fetch_chunks=lambda digests: map(store.__getitem__, digests),
             )
 
     def run(self, code: str) -> str:

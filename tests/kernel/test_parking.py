@@ -191,7 +191,7 @@ def namespace(chunks: dict[str, bytes], **variables: Any) -> tuple[Synchronizer,
         shell,
         options=SyncOptions(),
         put_chunk=chunks.__setitem__,
-        fetch_chunk=chunks.__getitem__,
+        fetch_chunks=lambda digests: map(chunks.__getitem__, digests),
     )
     shell.user_ns |= variables
     return synchronizer, shell.user_ns
