@@ -15,14 +15,33 @@ def devices(names: Iterable[str]) -> str:
     return f" with {listed}" if listed else ""
 
 
-def line(action: a.Action) -> str:  # noqa: C901 — one case an action
+def line(action: a.Action) -> str:  # noqa: C901, PLR0912 — one case an action
     """An action as one line of text."""
     match action:
         case a.StartReplica():
             members = " ".join(action.members)
-            return f"start {action.replica} on {action.host}, epoch {action.epoch}, of {members}"
+            learner = ", learner" if action.learner else ""
+            prewarmed = ", prewarmed" if action.prewarmed else ""
+            return (
+                f"start {action.replica} on {action.host}, epoch {action.epoch}, of {members}"
+                f"{learner}{prewarmed}"
+            )
         case a.StopReplica():
             return f"stop {action.replica} on {action.host}"
+        case a.ChangeMembers():
+            return f"change members of {action.kernel} to {' '.join(action.members)}"
+        case a.CloseMember():
+            return f"close the member of {action.kernel} on {action.host}"
+        case a.StoreKernel():
+            return f"store {action.kernel} from {' '.join(action.members)}"
+        case a.RestoreKernel():
+            return f"restore {action.kernel} on {' '.join(action.members)}, epoch {action.epoch}"
+        case a.StartPrewarmed():
+            return f"prewarm {action.count} on {action.host}"
+        case a.StopPrewarmed():
+            return f"stop {action.count} prewarmed on {action.host}"
+        case a.ReleaseHost():
+            return f"give {action.host} back: {action.reason}"
         case a.RequestHosts():
             return f"request {action.count} hosts: {action.reason}"
         case a.KernelStarted():

@@ -13,7 +13,9 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
     """Launch `replica` on `host`; `members` are all hosts of the kernel's Raft group, in replica
     order.
 
-    Answered by ReplicaStarted or ReplicaLost.
+    With `learner`, `host` is none of `members`: first a member is opened on it that learns the log
+    without a vote. With `prewarmed`, one of the host's pre-warmed replicas is made this one; where
+    there is none (any more) it is launched as always. Answered by ReplicaStarted or ReplicaLost.
     """
 
     kernel: KernelId
@@ -21,6 +23,8 @@ class StartReplica(msgspec.Struct, frozen=True, tag=True):
     host: HostId
     members: tuple[HostId, ...]
     epoch: int
+    learner: bool = False
+    prewarmed: bool = False
 
 
 class StopReplica(msgspec.Struct, frozen=True, tag=True):
@@ -29,6 +33,74 @@ class StopReplica(msgspec.Struct, frozen=True, tag=True):
     kernel: KernelId
     replica: ReplicaId
     host: HostId
+
+
+class ChangeMembers(msgspec.Struct, frozen=True, tag=True):
+    """Make `members` the voters of the kernel's group: who is new has learnt the log before.
+
+    Safe to repeat. Answered by MembersChanged, also when it could not be done.
+    """
+
+    kernel: KernelId
+    members: tuple[HostId, ...]
+
+
+class CloseMember(msgspec.Struct, frozen=True, tag=True):
+    """End the kernel's member on `host`, which has no vote (any more), and delete its log there.
+
+    `members` are the voters, through which a learner is taken out of the group. No event follows.
+    """
+
+    kernel: KernelId
+    host: HostId
+    members: tuple[HostId, ...]
+
+
+class StoreKernel(msgspec.Struct, frozen=True, tag=True):
+    """Keep the namespace in the checkpoint store alone, then end the kernel on all `members`.
+
+    Answered by KernelStored; when it could not be done, everything is as before.
+    """
+
+    kernel: KernelId
+    members: tuple[HostId, ...]
+    epoch: int
+
+
+class RestoreKernel(msgspec.Struct, frozen=True, tag=True):
+    """Open a new group on `members` with the namespace that StoreKernel kept, or an empty one.
+
+    The launches of its replicas follow. No event of its own.
+    """
+
+    kernel: KernelId
+    members: tuple[HostId, ...]
+    epoch: int
+
+
+class StartPrewarmed(msgspec.Struct, frozen=True, tag=True):
+    """Start so many more pre-warmed replicas on the host.
+
+    Answered by PrewarmedStarted or PrewarmedLost for each.
+    """
+
+    host: HostId
+    count: int
+
+
+class StopPrewarmed(msgspec.Struct, frozen=True, tag=True):
+    """End so many pre-warmed replicas of the host, which has as many; no event follows."""
+
+    host: HostId
+    count: int
+
+
+class ReleaseHost(msgspec.Struct, frozen=True, tag=True):
+    """Nothing is left on the host: end its agent, give it back. Answered by HostRemoved."""
+
+    host: HostId
+    incarnation: str
+    reason: str
 
 
 class RequestHosts(msgspec.Struct, frozen=True, tag=True):
@@ -109,12 +181,17 @@ class ReleaseGpus(msgspec.Struct, frozen=True, tag=True):
 
 
 class CellWaiting(msgspec.Struct, frozen=True, tag=True):
-    """The cell waits at `position` (from 1) for `reason`; said again whenever either changes."""
+    """The cell waits at `position` (from 1) for `reason`; said again whenever either changes.
+
+    `estimate_ms` is how much longer it is likely to wait, judged by how long cells ran lately; None
+    where that says nothing.
+    """
 
     kernel: KernelId
     cell: CellId
     position: int
     reason: str
+    estimate_ms: int | None = None
 
 
 class CellRejected(msgspec.Struct, frozen=True, tag=True):
@@ -137,7 +214,14 @@ class CellAborted(msgspec.Struct, frozen=True, tag=True):
 Action = (
     StartReplica
     | StopReplica
+    | ChangeMembers
+    | CloseMember
+    | StoreKernel
+    | RestoreKernel
+    | StartPrewarmed
+    | StopPrewarmed
     | RequestHosts
+    | ReleaseHost
     | KernelStarted
     | KernelRejected
     | StartEpoch

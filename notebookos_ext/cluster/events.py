@@ -36,6 +36,57 @@ class HostLost(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class HostRemoved(msgspec.Struct, frozen=True, tag=True):
+    """The host is gone for good, with its logs: it was released, or somebody took it away."""
+
+    host: HostId
+    incarnation: str
+    at: float
+
+
+class HostDrainRequested(msgspec.Struct, frozen=True, tag=True):
+    """Take everything off the host: nothing new goes there, and what is there moves.
+
+    With `release`, it is given back once it is empty.
+    """
+
+    host: HostId
+    at: float
+    release: bool = False
+
+
+class HostDrainCancelled(msgspec.Struct, frozen=True, tag=True):
+    """The host is to be used like any other again; what has moved does not come back."""
+
+    host: HostId
+    at: float
+
+
+class HostsUnavailable(msgspec.Struct, frozen=True, tag=True):
+    """The backend has no more hosts to give for now; asked again after a while."""
+
+    reason: str
+    at: float
+
+
+class PrewarmedStarted(msgspec.Struct, frozen=True, tag=True):
+    """One more pre-warmed replica of the host is ready to be used."""
+
+    host: HostId
+    incarnation: str
+    at: float
+
+
+class PrewarmedLost(msgspec.Struct, frozen=True, tag=True):
+    """A pre-warmed replica ended, if `ready`, or could not be started."""
+
+    host: HostId
+    incarnation: str
+    ready: bool
+    reason: str
+    at: float
+
+
 class KernelRequested(msgspec.Struct, frozen=True, tag=True):
     """A client asked for a new kernel."""
 
@@ -67,6 +118,33 @@ class KernelSettingsChanged(msgspec.Struct, frozen=True, tag=True):
     kernel: KernelId
     gpus_per_cell: int | None
     replica_count: int | None
+    at: float
+
+
+class MigrationRequested(msgspec.Struct, frozen=True, tag=True):
+    """Somebody asks that a replica moves; None leaves the choice to us."""
+
+    kernel: KernelId
+    replica: ReplicaId | None
+    target: HostId | None
+    at: float
+
+
+class MembersChanged(msgspec.Struct, frozen=True, tag=True):
+    """The voters of the kernel's group are `members` now; `reason` says why not those asked for."""
+
+    kernel: KernelId
+    members: tuple[HostId, ...]
+    reason: str
+    at: float
+
+
+class KernelStored(msgspec.Struct, frozen=True, tag=True):
+    """The store has the kernel's namespace and its replicas are gone; or, not `stored`, why not."""
+
+    kernel: KernelId
+    stored: bool
+    reason: str
     at: float
 
 
@@ -182,10 +260,19 @@ class Ticked(msgspec.Struct, frozen=True, tag=True):
 Event = (
     HostJoined
     | HostLost
+    | HostRemoved
+    | HostDrainRequested
+    | HostDrainCancelled
+    | HostsUnavailable
+    | PrewarmedStarted
+    | PrewarmedLost
     | KernelRequested
     | KernelStopped
     | KernelRestarted
     | KernelSettingsChanged
+    | MigrationRequested
+    | MembersChanged
+    | KernelStored
     | ReplicaStarted
     | ReplicaLost
     | CellSubmitted

@@ -17,6 +17,10 @@ class Host:
     executing: int = 0
     """How many of its replicas run a cell; spreads cells that need no GPU."""
     lost_reason: str = ""
+    draining: bool = False
+    """Nothing new goes there, and what is there moves."""
+    release: bool = False
+    """It is given back once it is empty."""
 
     @property
     def id(self) -> HostId:

@@ -11,8 +11,11 @@ from notebookos_ext.cluster.actions import (
     StartEpoch,
 )
 from notebookos_ext.cluster.events import (
+    HostDrainCancelled,
+    HostDrainRequested,
     HostJoined,
     HostLost,
+    HostRemoved,
     KernelRequested,
     KernelRestarted,
     KernelSettingsChanged,
@@ -70,6 +73,36 @@ def host_lost(turn: Turn, event: HostLost) -> None:
     host = turn.state.hosts.get(event.host)
     if host is not None and host.ready and host.spec.incarnation == event.incarnation:
         _lose_host(turn, host, event.reason)
+
+
+def host_removed(turn: Turn, event: HostRemoved) -> None:
+    """It is lost, and forgotten once no kernel has a member on it."""
+    host = turn.state.hosts.get(event.host)
+    if host is None or host.spec.incarnation != event.incarnation:
+        return
+    if host.ready:
+        _lose_host(turn, host, "it was taken away")
+    if not host.replicas:
+        del turn.state.hosts[host.id]
+        turn.state.most_gpus = max((h.gpu_count for h in turn.state.hosts.values()), default=0)
+        turn.look_at_all = True
+
+
+def host_drain_requested(turn: Turn, event: HostDrainRequested) -> None:
+    """Nothing new goes there."""
+    host = turn.state.hosts.get(event.host)
+    if host is not None:
+        host.draining, host.release = True, event.release
+
+
+def host_drain_cancelled(turn: Turn, event: HostDrainCancelled) -> None:
+    """It is as good as any other; kernels that wait for hosts may use it."""
+    host = turn.state.hosts.get(event.host)
+    if host is None or not host.draining:
+        return
+    host.draining = host.release = False
+    for kernel_id in list(turn.state.without_hosts):
+        _place(turn, turn.state.kernels[kernel_id])
 
 
 def _lose_host(turn: Turn, host: Host, reason: str) -> None:

@@ -53,6 +53,16 @@ class HostSpec(msgspec.Struct, frozen=True):
     machine: str
     devices: tuple[DeviceSpec, ...]
     pid: int = 0
+    millicpus: int = 0
+    """Thousandths of processor cores; 0: not stated, so nothing is refused for want of them."""
+    memory_bytes: int = 0
+    """0: not stated."""
+    gpu_type: str = ""
+    """What its GPUs are called by those who ask for a type, such as `H200`."""
+    labels: tuple[str, ...] = ()
+    """Words that kernels can ask for, such as `ssd` or `zone=a`."""
+    failure_domain: str = ""
+    """Hosts of one domain (a rack, a zone) tend to fail together; empty: nothing is known."""
 
 
 class ExecutorPreference(enum.StrEnum):
@@ -73,6 +83,20 @@ class KernelSpec(msgspec.Struct, frozen=True):
     notebook_path: str = ""
     display_name: str = ""
     executor_preference: ExecutorPreference = ExecutorPreference.LAST
+    user: str = ""
+    """Whose kernel it is, for quotas and fairness; empty: the kernel stands for itself."""
+    priority: int = 0
+    """Cells of a higher one are served first, but overtake others only so often."""
+    millicpus: int = 0
+    """What each of its replicas may need, in thousandths of cores; 0: not stated."""
+    memory_bytes: int = 0
+    """What each of its replicas may need; 0: not stated."""
+    gpu_memory_bytes: int = 0
+    """How much memory each of its GPUs must have; 0: any."""
+    gpu_type: str = ""
+    """Only hosts with GPUs of this type; empty: any."""
+    labels: tuple[str, ...] = ()
+    """Only hosts that have all of these."""
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -34,6 +34,11 @@ def refuse_lost(host: Host, _spec: KernelSpec) -> str | None:
     return None if host.ready else f"{host.id} is lost: {host.lost_reason}"
 
 
+def refuse_draining(host: Host, _spec: KernelSpec) -> str | None:
+    """A host that is to be emptied takes nothing new."""
+    return f"{host.id} is being drained" if host.draining else None
+
+
 def lacks_gpus(host: Host, spec: KernelSpec) -> int:
     """Hosts that could never serve the notebook's GPU cells come last."""
     return int(host.gpu_count < spec.gpus_per_cell)
@@ -44,7 +49,7 @@ def carries_replicas(host: Host, _spec: KernelSpec) -> int:
     return len(host.replicas)
 
 
-FILTERS: tuple[HostFilter, ...] = (refuse_lost,)
+FILTERS: tuple[HostFilter, ...] = (refuse_lost, refuse_draining)
 SCORERS: tuple[HostScorer, ...] = (lacks_gpus, carries_replicas)
 
 

@@ -12,14 +12,29 @@ from typing import Any
 
 from notebookos_ext.cluster import cells, events, kernels
 from notebookos_ext.cluster.actions import Action
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.policies import make_policy
 from notebookos_ext.cluster.policies.base import Policy
 from notebookos_ext.cluster.state import ClusterState, ClusterView
 from notebookos_ext.cluster.turn import Turn
 
+
+def not_asked_for(_turn: Turn, _event: events.Event) -> None:
+    """An answer to something that was not asked changes nothing."""
+
+
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.HostJoined: kernels.host_joined,
     events.HostLost: kernels.host_lost,
+    events.HostRemoved: kernels.host_removed,
+    events.HostDrainRequested: kernels.host_drain_requested,
+    events.HostDrainCancelled: kernels.host_drain_cancelled,
+    events.HostsUnavailable: not_asked_for,
+    events.PrewarmedStarted: not_asked_for,
+    events.PrewarmedLost: not_asked_for,
+    events.MigrationRequested: not_asked_for,
+    events.MembersChanged: not_asked_for,
+    events.KernelStored: not_asked_for,
     events.KernelRequested: kernels.kernel_requested,
     events.KernelStopped: kernels.kernel_stopped,
     events.KernelRestarted: kernels.kernel_restarted,
@@ -41,10 +56,16 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
 class Scheduler:
     """Decides who runs what, where; see the module."""
 
-    def __init__(self, policy: str | Policy = "replicated", *, max_hosts: int = 8) -> None:
+    def __init__(
+        self,
+        policy: str | Policy = "replicated",
+        *,
+        max_hosts: int = 8,
+        options: Options | None = None,
+    ) -> None:
         """A cluster without hosts. Raises InvalidSettings for an unknown policy."""
         self.policy: Policy = make_policy(policy) if isinstance(policy, str) else policy
-        self.state = ClusterState(max_hosts=max_hosts)
+        self.state = ClusterState(max_hosts=max_hosts, options=options or Options())
         self.view = ClusterView(self.state)
 
     def handle(self, event: events.Event) -> list[Action]:

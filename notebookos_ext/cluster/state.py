@@ -11,6 +11,7 @@ from types import MappingProxyType
 from notebookos_ext.cluster.gpus import Binding, GpuPool
 from notebookos_ext.cluster.hosts import Host, host_order
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.queueing import WaitingCell, WaitingQueue
 from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
 from notebookos_ext.errors import NotFound
@@ -19,8 +20,9 @@ from notebookos_ext.errors import NotFound
 class ClusterState:
     """What the scheduler knows and has promised."""
 
-    def __init__(self, *, max_hosts: int) -> None:
+    def __init__(self, *, max_hosts: int, options: Options) -> None:
         self.max_hosts = max_hosts
+        self.options = options
         self.hosts: dict[HostId, Host] = {}
         self.kernels: dict[KernelId, Kernel] = {}
         self.most_gpus = 0
@@ -72,6 +74,11 @@ class ClusterView:
     def max_hosts(self) -> int:
         """The most hosts that this cluster may have."""
         return self._state.max_hosts
+
+    @property
+    def options(self) -> Options:
+        """What was chosen beyond the policy."""
+        return self._state.options
 
     @property
     def most_gpus(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions
 from notebookos_ext.cluster.model import CellId, KernelId
+from notebookos_ext.errors import Defect
 from notebookos_ext.live.attempts import Attempts
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
@@ -51,11 +52,22 @@ class Performer:
             actions.CellWaiting: self._cell_waiting,
             actions.CellRejected: self._cell_rejected,
             actions.CellAborted: self._cell_aborted,
+            # Asked for only with options that no live scheduler is given.
+            actions.ChangeMembers: self._cannot,
+            actions.CloseMember: self._cannot,
+            actions.StoreKernel: self._cannot,
+            actions.RestoreKernel: self._cannot,
+            actions.StartPrewarmed: self._cannot,
+            actions.StopPrewarmed: self._cannot,
+            actions.ReleaseHost: self._cannot,
         }
 
     def perform(self, action: actions.Action) -> None:
         """Begin what the action asks for."""
         self._table[type(action)](action)
+
+    def _cannot(self, action: actions.Action) -> None:
+        raise Defect(f"a live cluster does not carry out {type(action).__name__} yet")
 
     def _request_hosts(self, action: actions.RequestHosts) -> None:
         self._chains.spawn(self._fleet.request_hosts(action.count))
