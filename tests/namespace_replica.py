@@ -141,8 +141,10 @@ class Replica:
         import msgspec
 
         from notebookos_ext.cluster.entries import Delta
+        from notebookos_ext.kernel import finalizers
 
-        return self.synchronizer.apply(msgspec.msgpack.decode(data, type=Delta))
+        with finalizers.asleep():
+            return self.synchronizer.apply(msgspec.msgpack.decode(data, type=Delta))
 
     def held(self) -> list[tuple[str, str, str]]:
         return [(each.name, each.type_name, each.reason) for each in self.synchronizer.held]

@@ -30,7 +30,7 @@ from notebookos_ext.cluster.messages.control import LaunchReplica
 from notebookos_ext.cluster.messages.replica import ReplicaHello, ReplicaServing
 from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.errors import InvalidSettings, LaunchFailed
-from notebookos_ext.kernel import gpu_magic
+from notebookos_ext.kernel import finalizers, gpu_magic
 from notebookos_ext.kernel.agent_link import AgentLink
 from notebookos_ext.kernel.agent_requests import AgentRequests
 from notebookos_ext.kernel.cell_sources import CellSources, share_code_names
@@ -105,7 +105,7 @@ class ReplicaApp(IPKernelApp):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def connect(app: ReplicaApp, link: AgentLink) -> None:
+def connect(app: ReplicaApp, link: AgentLink) -> AgentRequests:
     """Give the initialised kernel its namespace, its devices and its agent."""
     kernel: ReplicaKernel = app.kernel
     options = app.launch.options
@@ -129,7 +129,8 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
     sources = CellSources(kernel.shell)
 
     def apply(delta: Delta) -> tuple[str, ...]:
-        problems = namespace.apply(delta)
+        with finalizers.asleep():
+            problems = namespace.apply(delta)
         sources.learn()
         return problems
 
@@ -152,6 +153,7 @@ def connect(app: ReplicaApp, link: AgentLink) -> None:
     # Not before the loop runs: until then the kernel has none to be called on, and the agent of a
     # relaunched replica sends what is in the log at once.
     IOLoop.current().add_callback(begin)
+    return requests
 
 
 def sync_options(options: dict[str, str | int | float | bool]) -> SyncOptions:
@@ -180,5 +182,9 @@ def run_replica(request: ForkReplica, link_descriptor: int) -> None:
         launch=launch, folder=private_folder(request.socket_folder, launch)
     )
     app.initialize([])
-    connect(app, link)
+    requests = connect(app, link)
     app.start()
+    if not requests.is_executor:
+        # A standby's copies must not clean up after themselves: no `__del__`, no `atexit`.
+        app.close()
+        os._exit(0)

@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 from cloudpickle import cloudpickle as private
 
+from notebookos_ext.kernel import finalizers
+
 Definition = types.FunctionType | type
 Header = tuple[Any, ...]
 CellKey = tuple[str, int]
@@ -216,11 +218,12 @@ class Definitions:
         getter = private._enum_getstate if issubclass(cls, Enum) else private._class_getstate  # noqa: SLF001
         state, _ = getter(cls)
         # Slots are part of the header: they can only be given to a class when it is made.
-        return {
+        body = {
             key: value
             for key, value in state.items()
             if key != "__slots__" and not isinstance(value, types.MemberDescriptorType)
         }
+        return finalizers.noticed(cls, body)
 
     def _create_class(self, def_id: str, header: Header) -> type:
         existing = self._objects.get(def_id)
@@ -284,6 +287,8 @@ def _clear_class(cls: type, body: dict[str, Any]) -> None:
 
 def _fill_class(cls: type, body: dict[str, Any]) -> None:
     registered = body.pop("_abc_impl", None)
+    if "__del__" in body:
+        finalizers.give(cls, body.pop("__del__"))
     for key, value in body.items():
         # The metaclass's own __setattr__ is user code that already ran where the class was made.
         type.__setattr__(cls, key, value)

@@ -124,6 +124,12 @@ def load_dead_weakref() -> Any:
     return weakref.ref(_Mortal())
 
 
+def _finalizer(pickler: Reduction, finalizer: Any) -> Reduced:
+    if finalizer.alive:
+        return pickler.hold(finalizer, "it cleans up in this process when its object is gone")
+    return finalizer.__new__, (type(finalizer),)
+
+
 def _weak_values(_: Reduction, mapping: Any) -> Reduced:
     return type(mapping), (), None, None, iter(list(mapping.items()))
 
@@ -431,6 +437,7 @@ EXACT: dict[type, Reducer] = {
     weakref.ReferenceType: _weakref,
     weakref.ProxyType: _proxy,
     weakref.CallableProxyType: _proxy,
+    weakref.finalize: _finalizer,
     weakref.WeakValueDictionary: _weak_values,
     weakref.WeakKeyDictionary: _weak_values,
     weakref.WeakSet: _weak_set,
