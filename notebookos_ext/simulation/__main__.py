@@ -16,13 +16,13 @@ from notebookos_ext.simulation import plots, report
 from notebookos_ext.simulation.cost import Prices
 from notebookos_ext.simulation.csv_form import write_csv
 from notebookos_ext.simulation.delays import Delays, read_delays
-from notebookos_ext.simulation.driver import Plan
 from notebookos_ext.simulation.experiment import Outcome, compare, read_workload
 from notebookos_ext.simulation.faults import PRESETS, read_faults
+from notebookos_ext.simulation.machines import HostShape
+from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.soak import soak
 from notebookos_ext.simulation.workload import HOUR_S
-from notebookos_ext.simulation.world import HostShape
 
 
 def main(argv: Sequence[str] | None = None) -> int:

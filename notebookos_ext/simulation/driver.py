@@ -11,8 +11,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import msgspec
-
 from notebookos_ext.cluster import actions as a
 from notebookos_ext.cluster import events as e
 from notebookos_ext.cluster.invariants import check
@@ -20,34 +18,14 @@ from notebookos_ext.cluster.model import Cell, CellId, KernelId, KernelSpec, Out
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import Defect, InvalidRequest
 from notebookos_ext.simulation.agenda import Agenda
-from notebookos_ext.simulation.delays import Delays
-from notebookos_ext.simulation.faults import Faults
+from notebookos_ext.simulation.ground import Ground
 from notebookos_ext.simulation.measures import Recorder
+from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.workload import PlannedSession, Workload
-from notebookos_ext.simulation.world import HostShape, World
+from notebookos_ext.simulation.world import World
 
 PROGRESS_EVERY = 20_000
 """Events between two reports of progress."""
-
-
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a workload is run."""
-
-    policy: str = "replicated"
-    replica_count: int = 3
-    shape: HostShape = HostShape()
-    hosts_min: int = 4
-    """Hosts that are there from the start, and never fewer."""
-    hosts_max: int = 30
-    delays: Delays = Delays()
-    faults: Faults = Faults()
-    seed: int = 0
-    check_all: bool = False
-    """Check the scheduler's whole state after each event, not only what the world can tell."""
-    tick_s: float = 10.0
-    """How often the scheduler is told the time when nothing waits; once a second when it does."""
-    overtime_s: float = 7 * 86_400.0
-    """How long after the horizon what is still to be done may take."""
 
 
 @dataclass(slots=True)
@@ -100,12 +78,12 @@ class Driver:
         self.workload, self.plan, self._handled = workload, plan, handled
         self.agenda = Agenda()
         self.recorder = Recorder()
-        self.scheduler = Scheduler(plan.policy, max_hosts=plan.hosts_max)
-        self.world = World(
-            self.agenda, plan.delays, plan.faults, plan.shape, self.recorder, plan.seed
+        self.scheduler = Scheduler(
+            plan.policy, max_hosts=plan.hosts_max, options=plan.scheduler_options()
         )
-        self.world.max_hosts = plan.hosts_max
-        self.world.say = self.say
+        chance = random.Random(f"{plan.seed}/world")
+        ground = Ground(self.agenda, plan.delays, plan.faults, self.recorder, chance, self.say)
+        self.world = World(ground, plan.shape, plan.hosts_max)
         self.rng = random.Random(f"{plan.seed}/users")
         self.users: dict[KernelId, _User] = {}
         self._to_come = len(workload.sessions)
@@ -122,7 +100,7 @@ class Driver:
     def run(self, progress: Progress | None = None) -> Run:
         """Run to the end. Raises Defect when a rule is broken."""
         for _ in range(self.plan.hosts_min):
-            self.world.add_host(boot_s=0.0)
+            self.world.machines.add(boot_s=0.0)
         for session in self.workload.sessions:
             self.agenda.at(session.start_s, self._begin_session, session)
         self._plan_tick(0.0)
@@ -183,7 +161,13 @@ class Driver:
         user = _User(session, kernel)
         self.users[kernel] = user
         self.world.open_kernel(kernel)
-        spec = KernelSpec(kernel, self.plan.replica_count, session.gpus)
+        spec = KernelSpec(
+            kernel,
+            self.plan.replica_count,
+            session.gpus,
+            millicpus=round(session.cpus * 1000),
+            memory_bytes=session.memory_bytes,
+        )
         self.say(e.KernelRequested(spec, self.agenda.now_s))
         if kernel not in self.users:
             return

@@ -9,8 +9,9 @@ from pathlib import Path
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.cost import CostStudy, Prices, study
 from notebookos_ext.simulation.csv_form import read_csv
-from notebookos_ext.simulation.driver import Driver, Plan, Run
+from notebookos_ext.simulation.driver import Driver, Run
 from notebookos_ext.simulation.figures import Figures, figures
+from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.profiles import built_in, read_profile
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.templates import read_template
@@ -53,7 +54,7 @@ def run_plan(
     if journal is None:
         run = Driver(workload, plan).run(progress)
     else:
-        head = JournalHead(VERSION, plan.policy, plan.hosts_max, 0.0)
+        head = JournalHead(VERSION, plan.policy, plan.hosts_max, plan.scheduler_options(), 0.0)
         with JournalWriter(journal, head) as writer:
             run = Driver(workload, plan, writer.append).run(progress)
     found = figures(

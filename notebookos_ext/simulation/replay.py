@@ -91,7 +91,7 @@ def replay(path: Path, *, check_all: bool = False) -> list[Replayed]:
     lives: list[Replayed] = []
     for record in read_journal(path):
         if isinstance(record, JournalHead):
-            scheduler = Scheduler(record.policy, max_hosts=record.max_hosts)
+            scheduler = Scheduler(record.policy, max_hosts=record.max_hosts, options=record.options)
             lives.append(Replayed(record, scheduler))
             continue
         life, event = lives[-1], record.event

@@ -10,10 +10,11 @@ import random
 
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.errors import Defect
-from notebookos_ext.simulation.driver import Driver, Plan, Run
+from notebookos_ext.simulation.driver import Driver, Run
 from notebookos_ext.simulation.faults import CHAOS
+from notebookos_ext.simulation.machines import HostShape
+from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.workload import PlannedSession, Workload, close_loop
-from notebookos_ext.simulation.world import HostShape
 
 
 def small_workload(seed: int) -> Workload:

@@ -18,6 +18,7 @@ import msgspec
 
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.events import Event
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.errors import CorruptRecord, InvalidRequest, StorageError
 
 VERSION = 1
@@ -32,6 +33,7 @@ class JournalHead(msgspec.Struct, frozen=True, tag=True):
     version: int
     policy: str
     max_hosts: int
+    options: Options
     started_at: float
     """In seconds of the clock that the events use."""
 

@@ -17,14 +17,15 @@ from notebookos_ext.cluster.events import (
     Ticked,
 )
 from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, KernelSpec
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import InvalidRequest
-from notebookos_ext.simulation.driver import Plan
 from notebookos_ext.simulation.experiment import read_workload, run_plan
 from notebookos_ext.simulation.faults import COMMON
+from notebookos_ext.simulation.machines import HostShape
+from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.soak import small_workload
-from notebookos_ext.simulation.world import HostShape
 from notebookos_ext.storage.journal import VERSION, JournalHead, JournalWriter
 
 PLAN = Plan(shape=HostShape(gpus=4), hosts_min=3, hosts_max=3, faults=COMMON)
@@ -65,7 +66,9 @@ def test_each_life_begins_anew_and_times_count_from_its_start(tmp_path: Path) ->
     path = tmp_path / "two.journal"
     for start_s in (1000.0, 5000.0):
         scheduler = Scheduler()
-        with JournalWriter(path, JournalHead(VERSION, "replicated", 8, start_s)) as journal:
+        with JournalWriter(
+            path, JournalHead(VERSION, "replicated", 8, Options(), start_s)
+        ) as journal:
             note(journal, scheduler, HostJoined(host_spec("host-1", 4), start_s + 10))
             note(journal, scheduler, Ticked(start_s + 3610))
     first, second = replay(path)
@@ -76,7 +79,7 @@ def test_each_life_begins_anew_and_times_count_from_its_start(tmp_path: Path) ->
 def test_devices_of_virtual_hosts_count_once(tmp_path: Path) -> None:
     path = tmp_path / "shared.journal"
     scheduler = Scheduler()
-    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, 0.0)) as journal:
+    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, Options(), 0.0)) as journal:
         for host in ("host-1", "host-2"):
             note(journal, scheduler, HostJoined(host_spec(host, ["gpu-a", "gpu-b"]), 0.0))
         note(journal, scheduler, HostLost(HostId("host-1"), "first", "gone", 1800.0))
@@ -89,7 +92,7 @@ def test_devices_of_virtual_hosts_count_once(tmp_path: Path) -> None:
 def test_a_decision_that_differs_is_counted(tmp_path: Path) -> None:
     path = tmp_path / "other.journal"
     scheduler = Scheduler()
-    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, 0.0)) as journal:
+    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, Options(), 0.0)) as journal:
         for number in (1, 2, 3):
             note(journal, scheduler, HostJoined(host_spec(f"host-{number}", 2), 0.0))
         # Another program would have asked for nothing here.
@@ -102,7 +105,7 @@ def test_a_decision_that_differs_is_counted(tmp_path: Path) -> None:
 
 def test_a_journal_without_kernels_is_no_workload(tmp_path: Path) -> None:
     path = tmp_path / "empty.journal"
-    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, 0.0)):
+    with JournalWriter(path, JournalHead(VERSION, "replicated", 8, Options(), 0.0)):
         pass
     with pytest.raises(InvalidRequest, match="no kernel"):
         read_workload(str(path))

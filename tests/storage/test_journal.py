@@ -8,6 +8,7 @@ import pytest
 from builders import host_spec
 
 from notebookos_ext.cluster.events import HostJoined, Ticked
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.errors import CorruptRecord, InvalidRequest, StorageError
 from notebookos_ext.storage.journal import (
     VERSION,
@@ -18,7 +19,7 @@ from notebookos_ext.storage.journal import (
     read_journal,
 )
 
-HEAD = JournalHead(VERSION, "replicated", 8, 100.0)
+HEAD = JournalHead(VERSION, "replicated", 8, Options(), 100.0)
 EVENTS = [HostJoined(host_spec("host-1"), 101.0), Ticked(102.0), Ticked(103.0)]
 
 
@@ -78,7 +79,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
 
 
 def test_another_version_is_refused(tmp_path: Path) -> None:
-    with JournalWriter(tmp_path / "j", JournalHead(99, "replicated", 8, 0.0)):
+    with JournalWriter(tmp_path / "j", JournalHead(99, "replicated", 8, Options(), 0.0)):
         pass
     with pytest.raises(InvalidRequest, match="version 99"):
         list(read_journal(tmp_path / "j"))
