@@ -8,6 +8,7 @@ from typing import Any
 import hypothesis
 from hypothesis import strategies as st
 
+from notebookos_ext.cluster.folding import FoldedDelta, fold
 from notebookos_ext.kernel.synchronizer import Synchronizer, SyncOptions
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -137,6 +138,32 @@ def test_swapping_the_executor_changes_nothing(steps, use_three):
         expected = plain.look()
         for each in replicas:
             assert each.look() == expected, (number, code)
+
+
+@hypothesis.given(
+    st.lists(st.tuples(cells, st.booleans()), min_size=1, max_size=25), st.integers(0, 25)
+)
+@hypothesis.settings(suppress_health_check=[hypothesis.HealthCheck.too_slow])
+def test_a_replica_that_begins_with_a_folded_log_has_the_same(steps, begins_at):
+    plain = Plain()
+    store: dict[str, bytes] = {}
+    executor, late = Plain(store), None
+    log: tuple[FoldedDelta, ...] = ()
+    for number, (code, fold_now) in enumerate([(SETUP, False), *steps], start=1):
+        assert executor.run(code) == plain.run(code), (number, code)
+        collected = executor.synchronizer.collect()
+        if collected is not None:
+            log = (*log, FoldedDelta(number, collected.delta))
+            if late is not None:
+                assert late.synchronizer.apply(collected.delta) == ()
+        if fold_now:
+            log = fold(log)
+        if number == min(begins_at, len(steps)):
+            late = Plain(store)
+            for folded in fold(log):
+                assert late.synchronizer.apply(folded.delta) == ()
+        if late is not None:
+            assert late.look() == plain.look(), (number, code)
 
 
 def test_what_the_property_compares_sees_a_difference():
