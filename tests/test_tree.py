@@ -26,6 +26,7 @@ FOLDER_MAY_IMPORT = {
     "storage": {"cluster", "storage"},
     "kernel": {"cluster", "storage", "kernel"},
     "agent": {"cluster", "storage", "agent"},
+    "raftos": {"cluster", "storage", "agent", "raftos"},
     "live": {"cluster", "storage", "live"},
     "simulation": {"cluster", "storage", "simulation"},
     "handlers": {"cluster", "storage", "live", "handlers"},
