@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_TRAITS = ("ast_node_interactivity", "autocall", "automagic", "xmode")
+_TRAITS = ("ast_node_interactivity", "autocall", "automagic")
 _EVENTS = ("pre_execute", "post_execute", "pre_run_cell", "post_run_cell")
 
 
@@ -60,6 +60,9 @@ class IPythonState:
         found: dict[str, Any] = {
             name: getattr(shell, name) for name in _TRAITS if hasattr(shell, name)
         }
+        if hasattr(shell, "InteractiveTB"):
+            # `%xmode` leaves the trait of that name as it was.
+            found["xmode"] = shell.InteractiveTB.mode
         if hasattr(shell, "compile") and hasattr(shell.compile, "flags"):
             found["flags"] = shell.compile.flags
         plain = getattr(getattr(shell, "display_formatter", None), "formatters", {}).get(
@@ -79,6 +82,8 @@ class IPythonState:
         for name, value in settings.items():
             if name == "flags":
                 shell.compile.flags = value
+            elif name == "xmode":
+                shell.InteractiveTB.set_mode(value)
             elif name == "pprint":
                 plain.pprint = value
             elif name == "precision":

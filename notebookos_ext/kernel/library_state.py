@@ -69,11 +69,15 @@ def _set_torch_random(state: bytes) -> None:
 _TORCH_PRINT = ("precision", "threshold", "edgeitems", "linewidth", "sci_mode")
 
 
+_CUDNN = ("enabled", "benchmark", "deterministic")
+
+
 def _torch_options() -> Any:
     torch = _loaded("torch")
     if torch is None:
         return None
     printing = torch._tensor_str.PRINT_OPTS  # noqa: SLF001
+    cudnn = torch.backends.cudnn
     return {
         "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
         "print": {name: getattr(printing, name) for name in _TORCH_PRINT},
@@ -82,6 +86,7 @@ def _torch_options() -> Any:
         "precision": torch.get_float32_matmul_precision(),
         "anomaly": torch.is_anomaly_enabled(),
         "threads": torch.get_num_threads(),
+        "cudnn": {name: getattr(cudnn, name) for name in _CUDNN},
     }
 
 
@@ -90,6 +95,8 @@ def _set_torch_options(options: dict[str, Any]) -> None:
     now = _torch_options()
     for name, value in options.pop("print").items():
         setattr(torch._tensor_str.PRINT_OPTS, name, value)  # noqa: SLF001
+    for name, value in options.pop("cudnn").items():
+        setattr(torch.backends.cudnn, name, value)
     setters = {
         "dtype": lambda name: torch.set_default_dtype(getattr(torch, name)),
         "grad": torch.set_grad_enabled,
@@ -149,7 +156,13 @@ def _matplotlib_parameters() -> Any:
         if key not in _NOT_STYLE
     }
     backend = dict.get(matplotlib.rcParams, "backend")
-    return {"style": values, "backend": backend if isinstance(backend, str) else None}
+    pyplot = _loaded("matplotlib.pyplot")
+    return {
+        "style": values,
+        "backend": backend if isinstance(backend, str) else None,
+        # Loading the backend is what makes figures show as images.
+        "shows": pyplot is not None and pyplot._backend_mod is not None,  # noqa: SLF001
+    }
 
 
 def _set_matplotlib_parameters(state: dict[str, Any]) -> None:
@@ -157,11 +170,14 @@ def _set_matplotlib_parameters(state: dict[str, Any]) -> None:
     for key, value in state["style"].items():
         dict.__setitem__(matplotlib.rcParams, key, value)
     backend = state["backend"]
-    if backend is not None and dict.get(matplotlib.rcParams, "backend") != backend:
-        if "matplotlib.pyplot" in sys.modules:
-            sys.modules["matplotlib.pyplot"].switch_backend(backend)
-        else:
-            matplotlib.use(backend)
+    if backend is None:
+        return
+    pyplot = importlib.import_module("matplotlib.pyplot") if state["shows"] else None
+    other = dict.get(matplotlib.rcParams, "backend") != backend
+    if pyplot is None and other:
+        matplotlib.use(backend)
+    elif pyplot is not None and (other or pyplot._backend_mod is None):  # noqa: SLF001
+        pyplot.switch_backend(backend)
 
 
 SECTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {

@@ -6,12 +6,14 @@ import ast
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 _INSTALLED = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
 Patch = tuple[str, str]
-"""A module's name and an attribute's."""
+"""A module's name and an attribute's, dotted where it is one of a class in that module."""
+_SHELLS = {("sys", "excepthook"), ("sys", "displayhook")}
+"""IPython puts its own there for the time of a cell: what the user assigns is gone after it."""
 
 
 class ModuleState:
@@ -44,9 +46,9 @@ class ModuleState:
         inputs = self._inputs()
         for source in inputs[min(self._read, len(inputs)) :]:
             for path in _assigned_attributes(source):
-                module = _resolve(namespace, path[:-1])
-                if module is not None:
-                    self._patched[module.__name__, path[-1]] = None
+                owner = _resolve(namespace, path[:-1])
+                if owner is not None and (patch := (owner[0], owner[1] + path[-1])) not in _SHELLS:
+                    self._patched[patch] = None
         self._read = len(inputs)
 
     def _note_new(self, namespace: Mapping[str, Any]) -> None:
@@ -77,9 +79,10 @@ class ModuleState:
     def _patches(self) -> dict[Patch, Any] | None:
         found = {}
         for name, attribute in self._patched:
-            module = sys.modules.get(name)
-            if module is not None and attribute in vars(module):
-                found[name, attribute] = vars(module)[attribute]
+            *classes, last = attribute.split(".")
+            owner = _find(sys.modules.get(name), classes)
+            if owner is not None and last in vars(owner):
+                found[name, attribute] = vars(owner)[last]
         return found or None
 
     def _reload(self, counts: dict[str, int]) -> None:
@@ -93,17 +96,26 @@ class ModuleState:
 
 def _assigned_attributes(source: str) -> Iterator[tuple[str, ...]]:
     """The dotted names that a cell assigns to, such as `("np", "random", "x")`."""
-    if "." not in source or "=" not in source:
+    if not ("." in source and "=" in source) and "setattr" not in source:
         return
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return
     for node in ast.walk(tree):
+        path: tuple[str, ...] = ()
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             path = _dotted(node)
-            if path:
-                yield path
+        elif (
+            isinstance(node, ast.Call)
+            and len(node.args) == 3
+            and _dotted(node.func) == ("setattr",)
+        ):
+            before, name = _dotted(node.args[0]), node.args[1]
+            if before and isinstance(name, ast.Constant) and isinstance(name.value, str):
+                path = (*before, name.value)
+        if path:
+            yield path
 
 
 def _dotted(node: ast.expr) -> tuple[str, ...]:
@@ -115,23 +127,38 @@ def _dotted(node: ast.expr) -> tuple[str, ...]:
     return ()
 
 
-def _resolve(namespace: Mapping[str, Any], path: tuple[str, ...]) -> types.ModuleType | None:
-    """The module that a dotted name means; asks no object but modules."""
-    found: Any = namespace.get(path[0])
-    for name in path[1:]:
-        if type(found) is not types.ModuleType:
+def _resolve(namespace: Mapping[str, Any], path: tuple[str, ...]) -> tuple[str, str] | None:
+    """The module or importable class that a dotted name means: the module, and a prefix in it.
+
+    Asks no object but modules and classes.
+    """
+    found = _find(namespace.get(path[0]), path[1:])
+    if isinstance(found, types.ModuleType):
+        return (found.__name__, "") if sys.modules.get(found.__name__) is found else None
+    if found is None or found.__module__ == "__main__":
+        # Classes of the notebook travel whole.
+        return None
+    if _find(sys.modules.get(found.__module__), found.__qualname__.split(".")) is not found:
+        return None
+    return found.__module__, found.__qualname__ + "."
+
+
+def _find(start: Any, names: Iterable[str]) -> types.ModuleType | type | None:
+    """Follow attributes from module to module or class."""
+    found = start
+    for name in names:
+        if not isinstance(found, types.ModuleType | type):
             return None
         found = vars(found).get(name)
-    if type(found) is types.ModuleType and sys.modules.get(found.__name__) is found:
-        return found
-    return None
+    return found if isinstance(found, types.ModuleType | type) else None
 
 
 def _patch(patches: dict[Patch, Any]) -> None:
     for (name, attribute), value in patches.items():
-        module = importlib.import_module(name)
-        if vars(module).get(attribute, patches) is not value:
-            setattr(module, attribute, value)
+        *classes, last = attribute.split(".")
+        owner = _find(importlib.import_module(name), classes)
+        if owner is not None and vars(owner).get(last, patches) is not value:
+            setattr(owner, last, value)
 
 
 def _import_all(names: list[str]) -> None:

@@ -71,3 +71,47 @@ def test_gpu_names_reach_the_standbys(replicas):
     assert group.handles[1].gpu_names() == ("m", "torch", "train")
     group.cell("del m, train")
     assert group.handles[1].gpu_names() == ("torch",)
+
+
+def test_what_a_cell_sets_in_classes_of_libraries(replicas):
+    group = replicas(2)
+    group.cell(
+        "import json, pandas as pd\nfrom collections import UserDict\n"
+        "pd.DataFrame.twice = lambda self: self * 2\n"
+        "json.JSONEncoder.default = lambda self, value: 'shown'\n"
+        "setattr(UserDict, 'kind', property(lambda self: 'mine'))"
+    )
+    assert group.cell("print(pd.DataFrame({'a': [1]}).twice().a[0])", on=1) == "2\n"
+    assert group.cell("print(json.dumps([object()]), UserDict().kind)", on=1) == '["shown"] mine\n'
+    group.cell("UserDict.kind = 'theirs'", on=1)
+    assert group.cell("print(UserDict.kind)") == "theirs\n"
+    assert group.problems == []
+
+
+def test_hooks_that_the_shell_takes_back_hold_nothing(replicas):
+    group = replicas(2)
+    group.cell("import sys\nsys.excepthook = sys.displayhook = lambda *_: None")
+    assert group.handles[0].held() == []
+    assert group.notes == []
+
+
+def test_the_mode_of_tracebacks(replicas):
+    group = replicas(2)
+    group.cell("%xmode Verbose")
+    assert group.handles[1].evaluate("get_ipython().InteractiveTB.mode") == "Verbose"
+
+
+def test_flags_of_cudnn(replicas):
+    group = replicas(2)
+    group.cell("import torch\ntorch.backends.cudnn.deterministic = True")
+    group.cell("torch.backends.cudnn.benchmark = True")
+    flags = "torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark"
+    assert group.handles[1].evaluate(flags) == (True, True)
+
+
+def test_a_figure_shows_as_an_image_where_no_figure_was_made(replicas):
+    group = replicas(2)
+    group.cell("import matplotlib.pyplot as plt\nfigure, axes = plt.subplots(); plt.close()")
+    formats = "set(get_ipython().display_formatter.format(figure)[0])"
+    assert group.handles[0].evaluate(formats) == {"text/plain", "image/png"}
+    assert group.handles[1].evaluate(formats) == {"text/plain", "image/png"}
