@@ -3,16 +3,21 @@
 Commands: `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
 `tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` ·
 `lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk,
-as term/payload).
+as term/payload, after the snapshot) · `join d` (a new member with an empty disk) ·
+`add-learner a d`, `promote a d`, `remove a d` (a is asked) · `compact a`. A change of membership is
+shown as term/<voters+learners>.
 """
 
 from __future__ import annotations
 
 from raft_group import Group
 
+from notebookos_ext.cluster.consensus.membership import ChangeKind
 from notebookos_ext.cluster.consensus.messages import (
     Append,
     AppendAnswer,
+    ChangeRequest,
+    ChunkAnswer,
     Entry,
     Heartbeat,
     HeartbeatAnswer,
@@ -21,6 +26,7 @@ from notebookos_ext.cluster.consensus.messages import (
     ProposeRefused,
     ReadAnswer,
     ReadRequest,
+    SnapshotChunk,
     TimeoutNow,
     TransferRequest,
     VoteAnswer,
@@ -29,10 +35,13 @@ from notebookos_ext.cluster.consensus.messages import (
 
 
 def shown(entry: Entry) -> str:
+    if entry.membership is not None:
+        learners = "".join(f"+{name}" for name in entry.membership.learners)
+        return f"{entry.term}/<{','.join(entry.membership.voters)}{learners}>"
     return f"{entry.term}/{entry.payload.decode() or '-'}"
 
 
-def said(message: Message) -> str:  # noqa: C901 - one line per kind
+def said(message: Message) -> str:  # noqa: C901, PLR0912 - one line per kind
     """A message in a few words."""
     match message:
         case VoteRequest():
@@ -56,18 +65,28 @@ def said(message: Message) -> str:  # noqa: C901 - one line per kind
             what = f"heartbeat, committed {message.commit_index}, round {message.read_round}{rest}"
         case HeartbeatAnswer():
             what = f"heard, round {message.read_round}"
+        case SnapshotChunk():
+            end = message.offset + len(message.data)
+            what = (
+                f"snapshot up to {message.last_term}/{message.index}, "
+                f"bytes {message.offset} to {end} of {message.total_bytes}"
+            )
+        case ChunkAnswer():
+            what = f"has {message.offset} bytes of the snapshot"
         case TimeoutNow():
             what = "your turn"
         case Propose():
             return f"propose {message.proposal_id}"
         case ProposeRefused():
-            return f"cannot take {message.proposal_id}"
+            return f"cannot take {message.proposal_id}" + (", ever" if message.expired else "")
         case ReadRequest():
             return f"read {message.read_id}?"
         case ReadAnswer():
             return f"read {message.read_id} at {message.index}"
         case TransferRequest():
             return f"hand over to {message.target}"
+        case ChangeRequest():
+            return f"{message.change.kind} {message.change.member}, at {message.of_index}"
     return f"[{message.term}] {what}"
 
 
@@ -83,7 +102,10 @@ class Conversation:
     def __call__(self, command: str) -> list[str]:
         self.lines = []
         verb, *arguments = command.split()
-        getattr(self, verb)(*arguments)
+        if verb in set(ChangeKind):
+            self.change(ChangeKind(verb), *arguments)
+        else:
+            getattr(self, verb)(*arguments)
         self.notice()
         return self.lines or ["nothing happens"]
 
@@ -156,13 +178,23 @@ class Conversation:
     def cut(self, name: str) -> None:
         self.group.isolate(name)
 
+    def join(self, name: str) -> None:
+        self.group.join(name)
+
+    def change(self, kind: ChangeKind, name: str, member: str) -> None:
+        self.lines.append(self.group.change(name, kind, member).value)
+
+    def compact(self, name: str) -> None:
+        self.group.compact(name)
+
     def heal(self) -> None:
         self.group.heal()
 
     def log(self) -> None:
         for name in self.group.names:
-            entries = self.group.members[name].disk.entries
-            self.lines.append(f"{name}: {' '.join(shown(entry) for entry in entries)}")
+            disk = self.group.members[name].disk
+            base = [f"[snapshot {disk.meta.term}/{disk.meta.index}]"] if disk.meta else []
+            self.lines.append(f"{name}: {' '.join([*base, *map(shown, disk.entries)])}")
 
     def status(self) -> None:
         for name in self.group.up:

@@ -1,7 +1,6 @@
 """A whole Raft group in one process: real members, a network and disks that the test moves by hand.
 
-Every step is followed by `check`, which compares what the members believe with what really is on
-the disks: that has more teeth than to wait for two members to contradict each other.
+Every step is followed by the checks of `raft_invariants`.
 """
 
 from __future__ import annotations
@@ -9,71 +8,137 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 
+import msgspec
+from raft_invariants import Invariants
+
+from notebookos_ext.cluster.consensus.log import IDENTITIES_MAX
+from notebookos_ext.cluster.consensus.membership import Change, Changed, ChangeKind
 from notebookos_ext.cluster.consensus.messages import (
     Entry,
     HardState,
     Message,
+    SnapshotChunk,
 )
 from notebookos_ext.cluster.consensus.node import Node
-from notebookos_ext.cluster.consensus.quorum import majority
 from notebookos_ext.cluster.consensus.ready import Proposed, Ready, Role, Timing
+from notebookos_ext.cluster.consensus.snapshot import OutgoingSnapshot, Snapshot, SnapshotMeta
 
 
 class Disk:
-    """What survives a crash: exactly what was saved, whole batches only (as the real file does)."""
+    """What survives a crash: exactly what was saved, whole saves only (as the real file does)."""
 
     def __init__(self) -> None:
         self.hard_state = HardState()
+        self.snapshot: Snapshot | None = None
         self.entries: list[Entry] = []
+
+    @property
+    def base_index(self) -> int:
+        return 0 if self.snapshot is None else self.snapshot.meta.index
+
+    @property
+    def meta(self) -> SnapshotMeta | None:
+        return None if self.snapshot is None else self.snapshot.meta
 
     def save(self, ready: Ready) -> None:
         if ready.hard_state is not None:
             self.hard_state = ready.hard_state
+        if ready.snapshot is not None:
+            self.snapshot = ready.snapshot
+            self.entries.clear()
         if ready.entries:
-            del self.entries[ready.entries[0].index - 1 :]
-            assert ready.entries[0].index == len(self.entries) + 1, "a hole on the disk"
+            del self.entries[ready.entries[0].index - self.base_index - 1 :]
+            expected = self.base_index + len(self.entries) + 1
+            assert ready.entries[0].index == expected, "a hole on the disk"
             self.entries += ready.entries
+
+    def compact(self, snapshot: Snapshot) -> None:
+        """Put a snapshot made here in the place of what it stands for."""
+        del self.entries[: snapshot.meta.index - self.base_index]
+        self.snapshot = snapshot
+
+
+class Application:
+    """What a snapshot is made of: the proposals so far, and up to which entry."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self.index = 0
+        self.proposals: list[str] = []
+        if snapshot is not None:
+            self.restore(snapshot)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        self.index = snapshot.meta.index
+        self.proposals = msgspec.msgpack.decode(snapshot.state, type=list[str])
+
+    def apply(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            assert entry.index == self.index + 1, f"{entry} after {self.index}"
+            self.index = entry.index
+            if entry.is_proposal:
+                self.proposals.append(entry.proposal_id)
+
+    @property
+    def state(self) -> bytes:
+        return msgspec.msgpack.encode(self.proposals)
 
 
 class Member:
     """A member's process, alive or not, and its disk."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, founders: tuple[str, ...]) -> None:
         self.name = name
+        self.founders = founders
         self.disk = Disk()
         self.node: Node | None = None
         self.saving: Ready | None = None
         self.delivered: list[Entry] = []
+        self.application = Application()
 
 
 class Group:
     """`names` in the order of their rank; `cut` holds (sender, addressee) pairs that lose all."""
 
     def __init__(
-        self, names: Iterable[str] = "abc", *, seed: int = 0, timing: Timing | None = None
+        self,
+        names: Iterable[str] = "abc",
+        *,
+        seed: int = 0,
+        timing: Timing | None = None,
+        identities_max: int = IDENTITIES_MAX,
     ) -> None:
-        self.names = tuple(names)
+        founders = tuple(names)
         self.rng = random.Random(seed)
         self.timing = timing or Timing()
-        self.members = {name: Member(name) for name in self.names}
+        self.identities_max = identities_max
+        self.members = {name: Member(name, founders) for name in founders}
         self.network: list[Message] = []
         self.cut: set[tuple[str, str]] = set()
         self.node_class: type[Node] = Node
-        self.committed: dict[int, Entry] = {}
-        self.commit_term: dict[int, int] = {}
-        self.index_by_id: dict[str, int] = {}
-        self.leader_of_term: dict[int, str] = {}
-        self.votes_on_disk: set[tuple[str, int, str]] = set()
-        self.known_entries: dict[tuple[int, int], tuple[Entry, int]] = {}
-        self.known_lengths: dict[str, tuple[int, int]] = {}
+        self.invariants = Invariants()
+        self.since: dict[str, int] = {}
+        self.expired: set[str] = set()
         self.open_reads: dict[str, int] = {}
         self.read_results: dict[str, int] = {}
+        self.provides_snapshots = True
         self.turn: Callable[[str], None] = self.pump_if_idle
         """What a member does after each message; a test may make it slower."""
-        for name in self.names:
+        for name in founders:
             self.start(name)
 
     # -- looking ---------------------------------------------------------------------------
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.members)
+
+    @property
+    def committed(self) -> dict[int, Entry]:
+        return self.invariants.committed
+
+    @property
+    def index_by_id(self) -> dict[str, int]:
+        return self.invariants.index_by_id
 
     def node(self, name: str) -> Node:
         node = self.members[name].node
@@ -88,7 +153,8 @@ class Group:
         return [name for name in self.up if self.node(name).role is Role.LEADER]
 
     def payloads(self, name: str) -> list[str]:
-        return [entry.payload.decode() for entry in self.members[name].delivered if entry.payload]
+        """What the application of a member has been given, also by snapshots."""
+        return self.members[name].application.proposals
 
     def on_disk(self, name: str) -> list[tuple[int, str]]:
         return [(entry.term, entry.payload.decode()) for entry in self.members[name].disk.entries]
@@ -99,15 +165,41 @@ class Group:
         member = self.members[name]
         member.node = self.node_class(
             me=name,
-            members=self.names,
+            members=member.founders,
             rng=random.Random(self.rng.random()),
             timing=self.timing,
             hard_state=member.disk.hard_state,
+            snapshot=member.disk.meta,
             entries=member.disk.entries,
+            identities_max=self.identities_max,
         )
         member.saving = None
         member.delivered = []
-        self.known_lengths.pop(name, None)
+        member.application = Application(member.disk.snapshot)
+        self.invariants.restarted(name)
+
+    def join(self, name: str) -> None:
+        """A new member with an empty disk, which nobody knows of yet."""
+        assert name not in self.members, f"{name} was a member before"
+        self.members[name] = Member(name, ())
+        self.start(name)
+
+    def change(self, name: str, kind: ChangeKind, member: str) -> Changed:
+        outcome = self.node(name).change_membership(Change(kind, member))
+        self.pump(name)
+        return outcome
+
+    def compact(self, name: str, *, crash_between: bool = False) -> None:
+        """Make a snapshot of all that the application was given, and forget what it stands for."""
+        member = self.members[name]
+        node = self.node(name)
+        snapshot = Snapshot(node.snapshot_at(member.application.index), member.application.state)
+        member.disk.compact(snapshot)
+        if crash_between:
+            self.crash(name)
+        else:
+            node.compact(snapshot.meta)
+        self.check()
 
     def crash(self, name: str) -> None:
         """Everything that was not saved is gone; what was sent is on its way."""
@@ -136,7 +228,9 @@ class Group:
 
     def offer(self, name: str, text: str) -> Proposed:
         """Propose, but do nothing about it yet."""
-        outcome = self.node(name).propose(text, text.encode())
+        node = self.node(name)
+        since = self.since.setdefault(text, node.heard_commit_index)
+        outcome = node.propose(text, text.encode(), since)
         if outcome is Proposed.COMMITTED:
             assert text in self.index_by_id, f"{name} believes {text} committed"
         return outcome
@@ -187,8 +281,8 @@ class Group:
         ready = member.saving
         assert ready is not None
         member.disk.save(ready)
-        if ready.hard_state is not None and ready.hard_state.vote:
-            self.votes_on_disk.add((name, ready.hard_state.term, ready.hard_state.vote))
+        if ready.hard_state is not None:
+            self.invariants.vote_saved(name, ready.hard_state)
         if crash_before_sending:
             self.crash(name)
             self.check()
@@ -198,14 +292,29 @@ class Group:
         node = self.node(name)
         node.saved(ready)
         self.check()
-        for entry in ready.committed:
-            assert entry in member.disk.entries[entry.index - 1 : entry.index], "not on its disk"
+        self._hand_on(member, ready)
+        if ready.snapshot_wanted and self.provides_snapshots:
+            assert member.disk.snapshot is not None
+            node.provide_snapshot(member.disk.base_index, member.disk.snapshot.state)
+        self.check()
+
+    def _hand_on(self, member: Member, ready: Ready) -> None:
+        """What an application and its users see."""
+        application = member.application
+        if ready.snapshot is not None:
+            assert ready.snapshot.meta.index > application.index, "a snapshot took it back"
+            application.restore(ready.snapshot)
+        self.invariants.delivered(member, ready.committed)
+        application.apply(ready.committed)
         member.delivered += ready.committed
+        if ready.snapshot is not None or ready.committed:
+            expected = self.invariants.proposals_up_to(application.index)
+            assert application.proposals == expected, f"{member.name} applied something else"
+        self.expired.update(ready.expired)
         for result in ready.reads:
             asked_at = self.open_reads[result.read_id]
-            assert result.index >= asked_at, f"stale read {result} of {name}, was at {asked_at}"
+            assert result.index >= asked_at, f"stale read {result} of {member.name}: {asked_at}"
             self.read_results.setdefault(result.read_id, result.index)
-        self.check()
 
     def pump(self, name: str) -> None:
         while self.begin_save(name):
@@ -216,9 +325,9 @@ class Group:
             self.pump(name)
 
     def deliver(self, message: Message) -> None:
-        node = self.members[message.to].node
-        if node is not None:
-            node.step(message)
+        member = self.members.get(message.to)
+        if member is not None and member.node is not None:
+            member.node.step(message)
             self.check()
             self.turn(message.to)
 
@@ -262,6 +371,18 @@ class Group:
             self.deliver(self.network.pop(0))
         raise AssertionError("the group does not come to rest")
 
+    def settle_until(self, kind: type[Message]) -> None:
+        """Deliver in order until a message of this kind is next."""
+        while self.network and not isinstance(self.network[0], kind):
+            self.deliver(self.network.pop(0))
+
+    def snapshot_piece(self, sender: str, to: str) -> SnapshotChunk:
+        """The whole snapshot of `sender`, as one piece of the present term."""
+        snapshot = self.members[sender].disk.snapshot
+        assert snapshot is not None
+        term = self.node(sender).term
+        return OutgoingSnapshot(snapshot).chunk(sender=sender, to=to, term=term, offset=0)
+
     def isolate(self, *names: str) -> None:
         """Cut `names` off from all others."""
         for one in names:
@@ -276,51 +397,4 @@ class Group:
     # -- what must hold --------------------------------------------------------------------
 
     def check(self) -> None:
-        for name in self.up:
-            node = self.node(name)
-            if node.role is Role.LEADER:
-                self._check_leader(name, node)
-            self._check_log(name, node)
-            self._check_commit(name, node)
-
-    def _check_leader(self, name: str, node: Node) -> None:
-        first = self.leader_of_term.setdefault(node.term, name)
-        assert first == name, f"{first} and {name} lead in term {node.term}"
-        voters = [m for m in self.names if (m, node.term, name) in self.votes_on_disk]
-        assert len(voters) >= majority(len(self.names)), (
-            f"{name} leads in term {node.term} by the votes of {voters}"
-        )
-        for index, entry in self.committed.items():
-            if node.term > self.commit_term[index]:
-                assert node.log.matches(index, entry.term), f"leader {name} lacks {entry}"
-
-    def _check_log(self, name: str, node: Node) -> None:
-        length = (node.log.last_index, node.log.last_term)
-        if self.known_lengths.get(name) == length:
-            return
-        self.known_lengths[name] = length
-        previous_term = 0
-        for entry in node.log.entries(1, node.log.last_index):
-            known = self.known_entries.setdefault((entry.index, entry.term), (entry, previous_term))
-            assert known == (entry, previous_term), f"logs differ at {entry} of {name}"
-            previous_term = entry.term
-
-    def _check_commit(self, name: str, node: Node) -> None:
-        for index in range(len(self.committed) + 1, node.log.commit_index + 1):
-            entry = node.log.entries(index, index)[0]
-            holders = [
-                m.name
-                for m in self.members.values()
-                if len(m.disk.entries) >= index and m.disk.entries[index - 1] == entry
-            ]
-            assert len(holders) >= majority(len(self.names)), (
-                f"{name} holds {entry} committed, which only {holders} have on disk"
-            )
-            if entry.is_proposal:
-                assert entry.proposal_id not in self.index_by_id, f"{entry} committed twice"
-                self.index_by_id[entry.proposal_id] = index
-            self.committed[index] = entry
-            self.commit_term[index] = node.term
-        for position, entry in enumerate(self.members[name].delivered[-3:]):
-            index = len(self.members[name].delivered[:-3]) + position + 1
-            assert entry == self.committed[index], f"{name} was given {entry} at {index}"
+        self.invariants.check(self.members.values())

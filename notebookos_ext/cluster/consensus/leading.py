@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from notebookos_ext.cluster.consensus.log import Log
+from notebookos_ext.cluster.consensus.membership import (
+    Change,
+    Changed,
+    ChangeKind,
+    Membership,
+    changed,
+)
 from notebookos_ext.cluster.consensus.messages import (
     Append,
     AppendAnswer,
+    ChunkAnswer,
     Entry,
     Heartbeat,
     HeartbeatAnswer,
@@ -20,6 +28,8 @@ from notebookos_ext.cluster.consensus.messages import (
 from notebookos_ext.cluster.consensus.progress import Progress
 from notebookos_ext.cluster.consensus.quorum import agreed, majority
 from notebookos_ext.cluster.consensus.reads import ReadResult, Reads
+from notebookos_ext.cluster.consensus.ready import Proposed
+from notebookos_ext.cluster.consensus.snapshot import OutgoingSnapshot, Snapshot
 
 APPEND_BYTES_MAX = 256_000
 """Entries of one message; a single larger entry travels alone."""
@@ -30,21 +40,24 @@ PROBE_BYTES_MAX = 32_000
 class Leadership:
     """One leader in one term. Opening it appends the entry that opens the term (thesis 3.6.2)."""
 
-    def __init__(self, *, me: str, members: Sequence[str], term: int, log: Log) -> None:
+    def __init__(self, *, me: str, term: int, log: Log) -> None:
         self._me = me
-        self._members = tuple(members)
         self._term = term
         self._log = log
-        self._followers = {
-            member: Progress(log.last_index + 1) for member in members if member != me
-        }
+        self._followers: dict[str, Progress] = {}
         self._reads = Reads()
         self._beat_due = False
         self._window_ticks = 0
         self._transfer_target: str | None = None
         self._transfer_ticks = 0
         self._handover_sent = False
+        self._outgoing: OutgoingSnapshot | None = None
+        self._snapshot_asked = False
+        self._last_words: list[Message] = []
+        self._follow_membership()
         self._opening_index = self._append("", b"")
+
+    # -- looking ---------------------------------------------------------------------------
 
     @property
     def transferring(self) -> bool:
@@ -57,6 +70,11 @@ class Leadership:
         return self._log.commit_index >= self._opening_index
 
     @property
+    def is_removed(self) -> bool:
+        """Whether the group has committed to go on without this leader (thesis 4.2.2)."""
+        return not self._changing and self._me not in self._voters
+
+    @property
     def everybody_has_everything(self) -> bool:
         """Nothing is left to send, to wait for or to answer."""
         last = self._log.last_index
@@ -67,17 +85,78 @@ class Leadership:
             and all(progress.match_index == last for progress in self._followers.values())
         )
 
-    def propose(self, proposal_id: str, payload: bytes) -> bool:
-        """Append a proposal unless it is in the log already; False while handing over.
+    @property
+    def sending_snapshot(self) -> bool:
+        """Whether a follower is being sent a snapshot, or will be."""
+        return any(
+            progress.lacks_entries_before(self._log.first_index)
+            for progress in self._followers.values()
+        )
+
+    @property
+    def _voters(self) -> Sequence[str]:
+        return self._log.membership.voters
+
+    @property
+    def _changing(self) -> bool:
+        """Whether the membership in force could still be taken back by another leader."""
+        return self._log.membership_index > self._log.commit_index
+
+    # -- what is asked of a leader -----------------------------------------------------------
+
+    def propose(self, proposal_id: str, payload: bytes, since: int) -> Proposed:
+        """Append a proposal unless it is in the log already or may be among what is forgotten.
 
         No log ever holds a proposal twice: a leader appends only what its own log lacks, a leader's
-        log has everything committed, and every other log is the beginning of a leader's.
+        log has everything committed, and every other log is the beginning of a leader's. A
+        proposal that was unknown to whoever made it when `since` was committed stands above it,
+        and a log knows every proposal above its horizon.
         """
+        if self._log.index_of(proposal_id) is not None:
+            return Proposed.APPENDED
+        if since < self._log.horizon:
+            return Proposed.EXPIRED
         if self.transferring:
-            return False
-        if self._log.index_of(proposal_id) is None:
-            self._append(proposal_id, payload)
-        return True
+            return Proposed.REFUSED
+        self._append(proposal_id, payload)
+        return Proposed.APPENDED
+
+    def change(self, change: Change, of_index: int) -> Changed:
+        """Change the membership that stands at `of_index`.
+
+        One change at a time, and none before an entry of this term is committed: otherwise leaders
+        of two terms could each have a majority of a membership that the other does not know of.
+
+        Raises:
+            InvalidRequest: the change makes no sense.
+        """
+        if self.transferring or self._changing or not self.has_opened:
+            return Changed.REFUSED
+        if of_index != self._log.membership_index:
+            return Changed.REFUSED
+        wanted = changed(self._log.membership, change)
+        if wanted == self._log.membership:
+            return Changed.COMMITTED
+        if change.kind is ChangeKind.PROMOTE and not self._followers[change.member].is_caught_up:
+            return Changed.NOT_CAUGHT_UP
+        self._append("", b"", wanted)
+        self._follow_membership()
+        return Changed.APPENDED
+
+    def read(self, read_id: str, requester: str) -> list[ReadResult]:
+        """Open a read; alone, a leader needs nobody's confirmation."""
+        self._reads.add(read_id, requester, self._log.commit_index if self.has_opened else None)
+        return self._reads_alone()
+
+    def transfer(self, target: str) -> None:
+        """Hand over to `target` once it has everything; given up after an election time-out."""
+        if target == self._me or target not in self._voters:
+            return
+        self._transfer_target = target
+        self._transfer_ticks = 0
+        self._handover_sent = False
+
+    # -- what happens ------------------------------------------------------------------------
 
     def own_log_saved(self) -> list[ReadResult]:
         """This member's own disk has more; alone it may be the majority."""
@@ -85,8 +164,9 @@ class Leadership:
 
     def append_answered(self, answer: AppendAnswer) -> list[ReadResult]:
         """A follower took or refused entries."""
-        progress = self._followers[answer.sender]
-        progress.heard = True
+        progress = self._heard(answer.sender)
+        if progress is None:
+            return []
         if not answer.accepted:
             meeting = self._log.last_index_not_after(answer.hint_index, answer.hint_term)
             progress.refused(answer.index, meeting)
@@ -97,28 +177,19 @@ class Leadership:
 
     def heartbeat_answered(self, answer: HeartbeatAnswer) -> list[ReadResult]:
         """A follower still follows."""
-        progress = self._followers[answer.sender]
-        progress.heard = True
+        progress = self._heard(answer.sender)
+        if progress is None:
+            return []
         progress.read_round = max(progress.read_round, answer.read_round)
         if progress.match_index < self._log.last_index:
             progress.ask_again()
         return self._confirmed_reads()
 
-    def read(self, read_id: str, requester: str) -> list[ReadResult]:
-        """Open a read; alone, a leader needs nobody's confirmation."""
-        self._reads.add(read_id, requester, self._log.commit_index if self.has_opened else None)
-        if not self._followers and self.has_opened:
-            self._reads.heartbeat_sent()
-            return self._confirmed_reads()
-        return []
-
-    def transfer(self, target: str) -> None:
-        """Hand over to `target` once it has everything; given up after an election time-out."""
-        if target == self._me or target not in self._followers:
-            return
-        self._transfer_target = target
-        self._transfer_ticks = 0
-        self._handover_sent = False
+    def chunk_answered(self, answer: ChunkAnswer) -> None:
+        """A follower has a snapshot up to some place."""
+        progress = self._heard(answer.sender)
+        if progress and self._outgoing and self._outgoing.snapshot_id == answer.snapshot_id:
+            progress.chunk_answered(answer.offset)
 
     def heartbeat_due(self) -> None:
         """The next messages include a heartbeat for everybody."""
@@ -127,6 +198,7 @@ class Leadership:
     def begin_window(self) -> None:
         """Count from now on who is there."""
         self._window_ticks = 0
+        self._snapshot_asked = False
         for progress in self._followers.values():
             progress.heard = False
 
@@ -139,35 +211,46 @@ class Leadership:
             self._transfer_ticks += 1
             if self._transfer_ticks >= election_ticks:
                 self._transfer_target = None
+        for progress in self._followers.values():
+            progress.tick(self._log.last_index, election_ticks)
         if self._window_ticks < election_ticks:
             return True
-        there = 1 + sum(progress.heard for progress in self._followers.values())
+        there = sum(voter == self._me or self._followers[voter].heard for voter in self._voters)
         self.begin_window()
-        return there >= majority(len(self._members))
+        return there >= majority(len(self._voters))
 
     def member_lost(self, member: str) -> None:
         """Whatever was under way to `member` is lost."""
-        self._followers[member].disconnected()
+        if progress := self._followers.get(member):
+            progress.disconnected()
         if self._transfer_target == member:
             self._transfer_target = None
 
     def member_back(self, member: str) -> None:
         """`member` can be reached again."""
-        self._followers[member].disconnected()
+        if progress := self._followers.get(member):
+            progress.disconnected()
         self._beat_due = True
+
+    # -- what to send --------------------------------------------------------------------------
 
     def rest(self) -> list[Message]:
         """The last messages before the group sleeps."""
         self._beat_due = False
         return [self._heartbeat(member, rest=True) for member in self._followers]
 
+    def farewell(self) -> list[Message]:
+        """A removed leader's last words: what is committed, and that the best voter should lead."""
+        messages: list[Message] = [self._heartbeat(member) for member in self._followers]
+        best = max(self._voters, key=lambda voter: self._followers[voter].match_index)
+        return [*messages, TimeoutNow(self._me, best, self._term)]
+
     def outgoing(self) -> list[Message]:
         """What can be sent now; it never depends on what this member has still to save."""
-        messages: list[Message] = []
+        messages, self._last_words = self._last_words, []
         beat = self._beat_due or self._reads.needs_heartbeat
         for member, progress in self._followers.items():
-            appends = self._appends(member, progress)
-            messages += appends
+            messages += self._data(member, progress)
             # Committed entries are told at once, so that every replica can apply them.
             news = min(progress.match_index, self._log.commit_index) > progress.told_commit_index
             if beat or news:
@@ -184,12 +267,53 @@ class Leadership:
             self._reads.heartbeat_sent()
         return messages
 
-    def _append(self, proposal_id: str, payload: bytes) -> int:
+    def take_snapshot_wish(self) -> int:
+        """The index of the snapshot whose state is wanted, once per while; 0: none."""
+        if not self.sending_snapshot:
+            self._outgoing = None
+            return 0
+        if self._outgoing is not None or self._snapshot_asked:
+            return 0
+        self._snapshot_asked = True
+        return self._log.base_index
+
+    def provide_snapshot(self, snapshot: Snapshot | None) -> None:
+        """What was wanted; None: another snapshot has taken its place, so ask again."""
+        self._snapshot_asked = False
+        if self._outgoing is None and snapshot is not None:
+            self._outgoing = OutgoingSnapshot(snapshot)
+
+    # -- within ----------------------------------------------------------------------------
+
+    def _heard(self, member: str) -> Progress | None:
+        progress = self._followers.get(member)
+        if progress is not None:
+            progress.answered()
+        return progress
+
+    def _append(
+        self, proposal_id: str, payload: bytes, membership: Membership | None = None
+    ) -> int:
         index = self._log.last_index + 1
-        self._log.append(Entry(self._term, index, proposal_id, payload))
+        self._log.append(Entry(self._term, index, proposal_id, payload, membership))
         return index
 
-    def _appends(self, member: str, progress: Progress) -> list[Message]:
+    def _follow_membership(self) -> None:
+        """Whoever leaves is a follower until that is committed, so that it learns of it."""
+        everybody = self._log.membership.everybody
+        for member in everybody:
+            if member != self._me and member not in self._followers:
+                self._followers[member] = Progress(self._log.last_index + 1)
+        if self._changing:
+            return
+        for member in [m for m in self._followers if m not in everybody]:
+            self._last_words.append(self._heartbeat(member))
+            self.member_lost(member)
+            del self._followers[member]
+
+    def _data(self, member: str, progress: Progress) -> list[Message]:
+        if progress.lacks_entries_before(self._log.first_index):
+            return self._chunk(member, progress)
         messages: list[Message] = []
         while progress.may_send and progress.next_index <= self._log.last_index:
             batch = self._log.batch(
@@ -199,6 +323,17 @@ class Leadership:
         if progress.check_due and not messages:
             messages.append(self._append_message(member, progress, ()))
         return messages
+
+    def _chunk(self, member: str, progress: Progress) -> list[Message]:
+        progress.begin_snapshot()
+        if self._outgoing is None or not progress.may_send:
+            return []
+        progress.chunk_sent()
+        return [
+            self._outgoing.chunk(
+                sender=self._me, to=member, term=self._term, offset=progress.snapshot_offset
+            )
+        ]
 
     def _append_message(
         self, member: str, progress: Progress, entries: tuple[Entry, ...]
@@ -232,13 +367,19 @@ class Leadership:
         )
 
     def _commit(self) -> list[ReadResult]:
-        matches = (progress.match_index for progress in self._followers.values())
-        index = agreed([self._log.durable_index, *matches])
+        index = agreed(
+            self._log.durable_index if voter == self._me else self._followers[voter].match_index
+            for voter in self._voters
+        )
         # Entries of earlier terms are committed only by one of this term above them (thesis 3.6.2).
         if self._log.term_at(index) != self._term or not self._log.commit_to(index):
             return []
+        self._follow_membership()
         self._reads.opened(self._log.commit_index)
-        if self._followers:
+        return self._reads_alone()
+
+    def _reads_alone(self) -> list[ReadResult]:
+        if tuple(self._voters) != (self._me,) or not self.has_opened:
             return []
         self._reads.heartbeat_sent()
         return self._confirmed_reads()
@@ -246,4 +387,7 @@ class Leadership:
     def _confirmed_reads(self) -> list[ReadResult]:
         if not self._reads:
             return []
-        return self._reads.confirmed(p.read_round for p in self._followers.values())
+        return self._reads.confirmed(
+            self._reads.round_sent if voter == self._me else self._followers[voter].read_round
+            for voter in self._voters
+        )

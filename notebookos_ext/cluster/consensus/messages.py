@@ -1,13 +1,15 @@
 """What members of one Raft group say to each other, and what they keep on disk.
 
 Every message names its sender and its addressee. `term` is the sender's term, except where a
-docstring says otherwise; the five requests and answers around proposals, reads and transfers are
-outside terms, since a stale one can do no harm.
+docstring says otherwise; the requests and answers around proposals, reads, transfers and changes of
+membership are outside terms, since a stale one can do no harm.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from notebookos_ext.cluster.consensus.membership import Change, Membership
 
 PAYLOAD_BYTES_MAX = 1_000_000
 """A larger payload would delay heartbeats; large state belongs in the checkpoint store."""
@@ -17,18 +19,19 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One position of the log.
 
     `proposal_id` is the proposer's own name for the payload: a log never holds the same one twice.
-    It is empty in the entry with which a new leader opens its term (thesis 3.6.2), which has no
-    payload and is shown to nobody.
+    It is empty, like the payload, in the entries that no application sees: those that change the
+    `membership`, and the one with which a new leader opens its term (thesis 3.6.2).
     """
 
     term: int
     index: int
     proposal_id: str
     payload: bytes
+    membership: Membership | None = None
 
     @property
     def is_proposal(self) -> bool:
-        """False for the entry that only opens a term."""
+        """Whether it is for the application."""
         return self.proposal_id != ""
 
 
@@ -117,6 +120,37 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True, array_like=True, tag="beaten"
     read_round: int
 
 
+class SnapshotChunk(msgspec.Struct, frozen=True, array_like=True, tag="chunk"):
+    """A piece of a snapshot, for a follower that lacks entries which the leader has forgotten.
+
+    The snapshot ends with the entry (`index`, `last_term`) and is `total_bytes` long; its
+    `snapshot_id` is a digest of all of it, so that pieces of two snapshots never mix.
+    """
+
+    sender: str
+    to: str
+    term: int
+    index: int
+    last_term: int
+    snapshot_id: str
+    total_bytes: int
+    offset: int
+    data: bytes
+
+
+class ChunkAnswer(msgspec.Struct, frozen=True, array_like=True, tag="chunked"):
+    """Of that snapshot the follower has all bytes before `offset`, and wants those from there on.
+
+    Once it has the whole on disk it says so with an AppendAnswer instead.
+    """
+
+    sender: str
+    to: str
+    term: int
+    snapshot_id: str
+    offset: int
+
+
 class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="now"):
     """The leader hands over: the addressee has its whole log and begins an election at once."""
 
@@ -126,20 +160,25 @@ class TimeoutNow(msgspec.Struct, frozen=True, array_like=True, tag="now"):
 
 
 class Propose(msgspec.Struct, frozen=True, array_like=True, tag="propose"):
-    """A proposal on its way to the leader."""
+    """A proposal on its way to the leader; nothing up to `since` can be a former copy of it."""
 
     sender: str
     to: str
     proposal_id: str
     payload: bytes
+    since: int
 
 
 class ProposeRefused(msgspec.Struct, frozen=True, array_like=True, tag="refused"):
-    """The addressee of a Propose cannot take it now; it is in no log through this message."""
+    """The addressee of a Propose cannot take it; it is in no log through that message.
+
+    `expired`: nor can it ever, since a former copy of it may be among the forgotten entries.
+    """
 
     sender: str
     to: str
     proposal_id: str
+    expired: bool
 
 
 class ReadRequest(msgspec.Struct, frozen=True, array_like=True, tag="read?"):
@@ -167,6 +206,18 @@ class TransferRequest(msgspec.Struct, frozen=True, array_like=True, tag="transfe
     target: str
 
 
+class ChangeRequest(msgspec.Struct, frozen=True, array_like=True, tag="change"):
+    """A follower asks the leader to change the membership that stands at log index `of_index`.
+
+    Where another one is in force meanwhile, the request is stale and nothing happens.
+    """
+
+    sender: str
+    to: str
+    change: Change
+    of_index: int
+
+
 Message = (
     VoteRequest
     | VoteAnswer
@@ -174,22 +225,37 @@ Message = (
     | AppendAnswer
     | Heartbeat
     | HeartbeatAnswer
+    | SnapshotChunk
+    | ChunkAnswer
     | TimeoutNow
     | Propose
     | ProposeRefused
     | ReadRequest
     | ReadAnswer
     | TransferRequest
+    | ChangeRequest
 )
 
 TermMessage = (
-    VoteRequest | VoteAnswer | Append | AppendAnswer | Heartbeat | HeartbeatAnswer | TimeoutNow
+    VoteRequest
+    | VoteAnswer
+    | Append
+    | AppendAnswer
+    | Heartbeat
+    | HeartbeatAnswer
+    | SnapshotChunk
+    | ChunkAnswer
+    | TimeoutNow
 )
 """The messages that only count within their term."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message with the Raft group it belongs to; agents share one connection per pair."""
+    """A message with the Raft group it belongs to; agents share one connection per pair.
+
+    `group` names one group and no other, ever: where a kernel goes on without the majority of its
+    members, it does so as a new group, in which nothing counts that members of the old one say.
+    """
 
     group: str
     message: Message

@@ -1,8 +1,9 @@
 """One member of a Raft group as a step machine: message, tick or proposal in, `Ready` out.
 
 It knows no clock (time is ticks), no socket, no disk, and draws chance from what it is given. Its
-driver does, in this order: send `Ready.early`, save `Ready.hard_state` and `Ready.entries`, send
-`Ready.messages`, call `saved`, hand on `Ready.committed`.
+driver does, in this order: send `Ready.early`; save `Ready.hard_state`, `Ready.snapshot` and
+`Ready.entries`, all or nothing; send `Ready.messages`; call `saved`; hand on the snapshot's state
+and `Ready.committed`.
 
 What differs from the thesis: a group in which everybody has everything *rests*, that is, it sends
 nothing and counts no time until somebody speaks or a host is lost. Its driver must therefore say
@@ -11,17 +12,23 @@ when a host is lost and when it is back. A wrong report costs an election, never
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Iterable, Sequence
 
-from notebookos_ext.cluster.consensus.answers import refuse_older_term, take_append
-from notebookos_ext.cluster.consensus.election import Election
-from notebookos_ext.cluster.consensus.leading import Leadership
-from notebookos_ext.cluster.consensus.log import Log
+from notebookos_ext.cluster.consensus.answers import (
+    needs_snapshot,
+    take_append,
+    verified_up_to,
+)
+from notebookos_ext.cluster.consensus.log import IDENTITIES_MAX, Log
+from notebookos_ext.cluster.consensus.membership import Change, Changed, Membership
 from notebookos_ext.cluster.consensus.messages import (
     PAYLOAD_BYTES_MAX,
     Append,
     AppendAnswer,
+    ChangeRequest,
+    ChunkAnswer,
     Entry,
     HardState,
     Heartbeat,
@@ -31,6 +38,7 @@ from notebookos_ext.cluster.consensus.messages import (
     ProposeRefused,
     ReadAnswer,
     ReadRequest,
+    SnapshotChunk,
     TermMessage,
     TimeoutNow,
     TransferRequest,
@@ -39,11 +47,27 @@ from notebookos_ext.cluster.consensus.messages import (
 )
 from notebookos_ext.cluster.consensus.reads import ReadResult
 from notebookos_ext.cluster.consensus.ready import Proposed, Ready, Role, Timing
+from notebookos_ext.cluster.consensus.snapshot import IncomingSnapshot, Snapshot, SnapshotMeta
+from notebookos_ext.cluster.consensus.voter import Voter
 from notebookos_ext.errors import CorruptRecord, InvalidRequest
 
 
-class Node:
-    """A member named `me` of the group `members`, as its disk remembers it."""
+class Node(Voter):
+    """A member named `me`, as its disk remembers it.
+
+    Args:
+        me: its name, which no member with another disk ever had.
+        members: the voters with whom the group was founded; empty for a member that joins later
+            and learns from the leader who belongs to the group.
+        rng: spreads time-outs.
+        hard_state: what its disk holds, and
+        snapshot: the newest snapshot there, and
+        entries: the entries after that.
+        identities_max: how many proposals it remembers from before its snapshot.
+
+    Raises:
+        InvalidRequest: it is not among the founders.
+    """
 
     def __init__(
         self,
@@ -53,31 +77,27 @@ class Node:
         rng: random.Random,
         timing: Timing | None = None,
         hard_state: HardState | None = None,
+        snapshot: SnapshotMeta | None = None,
         entries: Iterable[Entry] = (),
+        identities_max: int = IDENTITIES_MAX,
     ) -> None:
-        if me not in members or len(set(members)) != len(members):
+        if (members and me not in members) or len(set(members)) != len(members):
             raise InvalidRequest(f"{me!r} cannot be a member of the group {list(members)}")
-        self.me = me
-        self.members = tuple(members)
-        self.log = Log(entries)
-        self.role = Role.FOLLOWER
-        self.leader: str | None = None
-        self.resting = False
-        self._timing = timing or Timing()
-        self._rng = rng
-        self._hard_state = hard_state or HardState()
-        self._saved_hard_state = self._hard_state
-        self._leadership: Leadership | None = None
-        self._election: Election | None = None
-        self._put_off: VoteRequest | None = None
-        self._lost: set[str] = set()
-        self._silent_ticks = 0
-        self._idle_ticks = 0
-        self._timeout_ticks = 0
-        self._messages: list[Message] = []
-        self._early: list[Message] = []
+        log = Log(
+            entries,
+            founders=Membership(tuple(members)),
+            snapshot=snapshot,
+            identities_max=identities_max,
+        )
+        super().__init__(me=me, log=log, rng=rng, timing=timing, hard_state=hard_state)
+        self.snapshot = snapshot
+        """The newest snapshot on this member's disk."""
+        self._heard_commit_index = 0
+        self._incoming = IncomingSnapshot()
+        self._installed: Snapshot | None = None
         self._reads: list[ReadResult] = []
         self._refused: list[str] = []
+        self._expired: list[str] = []
         self._handlers: dict[type, Callable[..., None]] = {
             VoteRequest: self._on_vote_request,
             VoteAnswer: self._on_vote_answer,
@@ -85,59 +105,64 @@ class Node:
             AppendAnswer: self._on_append_answer,
             Heartbeat: self._on_heartbeat,
             HeartbeatAnswer: self._on_heartbeat_answer,
+            SnapshotChunk: self._on_snapshot_chunk,
+            ChunkAnswer: self._on_chunk_answer,
             TimeoutNow: self._on_timeout_now,
             Propose: self._on_propose,
             ProposeRefused: self._on_propose_refused,
             ReadRequest: self._on_read_request,
             ReadAnswer: self._on_read_answer,
             TransferRequest: self._on_transfer_request,
+            ChangeRequest: self._on_change_request,
         }
-        self._restart_timer()
+
+    # -- looking ---------------------------------------------------------------------------
 
     @property
-    def term(self) -> int:
-        """The newest term this member knows of."""
-        return self._hard_state.term
+    def members(self) -> tuple[str, ...]:
+        """Voters and learners of the membership in force."""
+        return self.log.membership.everybody
 
     @property
-    def vote(self) -> str:
-        """Whom it voted for in that term; empty: nobody."""
-        return self._hard_state.vote
+    def is_removed(self) -> bool:
+        """Whether the group has committed to go on without this member; it is of no more use."""
+        return self.log.has_lost(self.me)
 
     @property
-    def lost(self) -> frozenset[str]:
-        """The members whose hosts were reported lost and not yet back."""
-        return frozenset(self._lost)
+    def heard_commit_index(self) -> int:
+        """How far the group has committed, by what this member was told; see `propose`."""
+        return max(self._heard_commit_index, self.log.commit_index)
+
+    @property
+    def sending_snapshot(self) -> bool:
+        """Whether a follower needs this leader's snapshot; another one now would not help it."""
+        return self._leadership is not None and self._leadership.sending_snapshot
 
     # -- what happens to a member ------------------------------------------------------------
 
-    def tick(self) -> None:
-        """One tick of time has passed."""
-        if self.resting:
-            return
-        self._silent_ticks += 1
-        if self._leadership is not None:
-            self._tick_as_leader(self._leadership)
-        elif self._silent_ticks >= self._timeout_ticks:
-            self._begin_pre_election()
-        elif self._election and self._silent_ticks % self._timing.heartbeat_ticks == 0:
-            self._ask_for_votes(self._election)
-
     def step(self, message: Message) -> None:
-        """A message arrived; anything that is not for this group's member is ignored.
+        """A message arrived. What is not for this member is ignored.
+
+        Its sender need not be a member here: this log may not say yet that it became one. Whatever
+        needs a majority counts members only.
 
         Raises:
             CorruptRecord: the message proves that a disk of this group lost acknowledged entries.
         """
-        if message.to != self.me or message.sender not in self.members or message.sender == self.me:
+        if message.to != self.me or message.sender == self.me:
             return
         if not isinstance(message, HeartbeatAnswer):
             self._wake()
         if not isinstance(message, TermMessage) or self._is_of_this_term(message):
             self._handlers[type(message)](message)
 
-    def propose(self, proposal_id: str, payload: bytes) -> Proposed:
+    def propose(self, proposal_id: str, payload: bytes, since: int | None = None) -> Proposed:
         """Try to have `payload` committed; the same `proposal_id` is never committed twice.
+
+        Args:
+            since: what `heard_commit_index` was when this id was first proposed, by this member or
+                another; None for an id that is new. Logs forget identities, and by this a leader
+                tells whether it could have forgotten this one.
 
         Raises:
             InvalidRequest: the payload is too large for the log, or the id is empty.
@@ -153,13 +178,30 @@ class Node:
         if index is not None and index <= self.log.delivered_index:
             return Proposed.COMMITTED
         self._wake()
+        if since is None:
+            since = self.heard_commit_index
         if self._leadership is not None:
-            accepted = self._leadership.propose(proposal_id, payload)
-            return Proposed.APPENDED if accepted else Proposed.REFUSED
+            return self._leadership.propose(proposal_id, payload, since)
         if self.leader is None:
             return Proposed.REFUSED
-        self._messages.append(Propose(self.me, self.leader, proposal_id, payload))
+        self._messages.append(Propose(self.me, self.leader, proposal_id, payload, since))
         return Proposed.FORWARDED
+
+    def change_membership(self, change: Change) -> Changed:
+        """Ask for one change, until it `is_done_in` the committed membership of this log.
+
+        Raises:
+            InvalidRequest: it would leave nobody to decide, or promotes a stranger. Only a leader
+                can tell.
+        """
+        self._wake()
+        of_index = self.log.membership_index
+        if self._leadership is not None:
+            return self._leadership.change(change, of_index)
+        if self.leader is None:
+            return Changed.REFUSED
+        self._messages.append(ChangeRequest(self.me, self.leader, change, of_index))
+        return Changed.FORWARDED
 
     def read(self, read_id: str) -> bool:
         """Ask up to where to apply before a read; False if nobody leads. Ask again if in doubt."""
@@ -200,8 +242,8 @@ class Node:
             self._wake()
             self.leader = None
             self._silent_ticks = 0
-            candidates = [other for other in self.members if other not in self._lost]
-            self._timeout_ticks = self._timing.stagger_ticks * candidates.index(self.me)
+            candidates = [m for m in self.log.membership.voters if m not in self._lost]
+            self._timeout_ticks = self._timing.stagger_ticks * self._rank(self.me, candidates)
             if self._timeout_ticks == 0:
                 self._begin_pre_election()
             if self._put_off is not None:
@@ -225,8 +267,31 @@ class Node:
             self.log.mark_durable(ready.entries[-1].index, ready.entries[-1].term)
             if self._leadership is not None:
                 self._finish_reads(self._leadership.own_log_saved())
-        if self.role is Role.CANDIDATE and ready.hard_state == HardState(self.term, self.me):
-            self._count_vote(self.me, granted=True)
+                self._step_down_if_removed()
+        self._vote_saved(ready.hard_state)
+
+    # -- snapshots -----------------------------------------------------------------------------
+
+    def snapshot_at(self, index: int) -> SnapshotMeta:
+        """What is to be saved beside the application's state after entry `index`.
+
+        When both are on disk, and the entries after `index` with them, call `compact`.
+
+        Raises:
+            InvalidRequest: `index` is not delivered, or forgotten already.
+        """
+        return self.log.snapshot_at(index)
+
+    def compact(self, snapshot: SnapshotMeta) -> None:
+        """Forget the entries that `snapshot`, which is on disk, stands for."""
+        if self.log.compact(snapshot):
+            self.snapshot = snapshot
+
+    def provide_snapshot(self, index: int, state: bytes) -> None:
+        """The state of the snapshot that `Ready.snapshot_wanted` asked for."""
+        if self._leadership is not None and self.snapshot is not None:
+            fits = self.snapshot.index == index
+            self._leadership.provide_snapshot(Snapshot(self.snapshot, state) if fits else None)
 
     # -- what a member wants done ------------------------------------------------------------
 
@@ -243,180 +308,28 @@ class Node:
         hard_state = None
         if self._hard_state != self._saved_hard_state:
             hard_state = self._saved_hard_state = self._hard_state
+        installed, self._installed = self._installed, None
         entries = tuple(self.log.unsaved())
         self.log.mark_handed_out()
         committed = self.log.take_deliverable()
         messages, self._messages = tuple(self._messages), []
         reads, self._reads = tuple(self._reads), []
         refused, self._refused = tuple(self._refused), []
-        if not (early or hard_state or entries or messages or committed or reads or refused):
-            return None
-        return Ready(early, hard_state, entries, messages, committed, reads, refused)
-
-    # -- time ----------------------------------------------------------------------------------
-
-    def _tick_as_leader(self, leadership: Leadership) -> None:
-        timing = self._timing
-        supported = leadership.tick(
-            heartbeat_ticks=timing.heartbeat_ticks, election_ticks=timing.election_ticks
+        expired, self._expired = tuple(self._expired), []
+        wanted = self._leadership.take_snapshot_wish() if self._leadership else 0
+        ready = Ready(
+            early=early,
+            hard_state=hard_state,
+            snapshot=installed,
+            entries=entries,
+            messages=messages,
+            committed=committed,
+            reads=reads,
+            refused=refused,
+            expired=expired,
+            snapshot_wanted=wanted,
         )
-        if not supported:
-            self._follow(self.term, None)
-            return
-        self._idle_ticks += 1
-        if (
-            self._idle_ticks >= timing.rest_ticks
-            and not self._lost
-            and leadership.everybody_has_everything
-        ):
-            self._early += leadership.rest()
-            self.resting = True
-
-    def _wake(self) -> None:
-        self._idle_ticks = 0
-        if not self.resting:
-            return
-        self.resting = False
-        self._silent_ticks = 0
-        if self._leadership is not None:
-            self._leadership.begin_window()
-            self._leadership.heartbeat_due()
-
-    def _restart_timer(self) -> None:
-        self._silent_ticks = 0
-        shortest = self._timing.retry_ticks if self.leader is None else self._timing.election_ticks
-        self._timeout_ticks = self._rng.randrange(shortest, 2 * shortest)
-
-    # -- terms and roles -----------------------------------------------------------------------
-
-    def _is_of_this_term(self, message: TermMessage) -> bool:
-        """Whether the message counts; moves to its term first if that is newer."""
-        if message.term < self.term:
-            refusal = refuse_older_term(message, self.me, self.term)
-            if refusal is not None:
-                self._messages.append(refusal)
-            return False
-        if message.term == self.term:
-            return True
-        if isinstance(message, VoteRequest):
-            if self._defends_leader(message):
-                self._put_off = message if message.pre else None
-                return False
-            if message.pre:
-                return True
-        if isinstance(message, VoteAnswer) and message.pre and message.granted:
-            return True
-        leads = isinstance(message, Append | Heartbeat)
-        self._follow(message.term, message.sender if leads else None)
-        return True
-
-    def _defends_leader(self, request: VoteRequest) -> bool:
-        """A member that heard its leader lately takes part in no election (thesis 4.2.3)."""
-        if request.transfer or self.leader is None or self.leader in self._lost:
-            return False
-        return self._leadership is not None or self._silent_ticks < self._timing.election_ticks
-
-    def _follow(self, term: int, leader: str | None) -> None:
-        if term > self.term:
-            self._hard_state = HardState(term, "")
-        self.role = Role.FOLLOWER
-        self.leader = leader
-        self.resting = False
-        self._put_off = None
-        self._leadership = None
-        self._election = None
-        self._restart_timer()
-
-    def _lead(self) -> None:
-        self.role = Role.LEADER
-        self.leader = self.me
-        self._election = None
-        self._leadership = Leadership(
-            me=self.me, members=self.members, term=self.term, log=self.log
-        )
-
-    # -- elections -----------------------------------------------------------------------------
-
-    def _begin_pre_election(self) -> None:
-        self._stand(Role.PRE_CANDIDATE, pre=True)
-        self._count_vote(self.me, granted=True)
-
-    def _begin_election(self, *, transfer: bool = False) -> None:
-        self._hard_state = HardState(self.term + 1, self.me)
-        # Its own vote counts when it is on disk: see `saved`.
-        self._stand(Role.CANDIDATE, pre=False, transfer=transfer)
-
-    def _stand(self, role: Role, *, pre: bool, transfer: bool = False) -> None:
-        self.role = role
-        self.leader = None
-        self.resting = False
-        self._election = Election(
-            me=self.me,
-            members=self.members,
-            term=self.term + 1 if pre else self.term,
-            pre=pre,
-            transfer=transfer,
-        )
-        self._restart_timer()
-        self._ask_for_votes(self._election)
-
-    def _ask_for_votes(self, election: Election) -> None:
-        self._messages += election.requests(self.log.last_index, self.log.last_term)
-
-    def _count_vote(self, voter: str, *, granted: bool) -> None:
-        if self._election is None:
-            return
-        self._election.count(voter, granted=granted)
-        if not self._election.is_won:
-            return
-        if self._election.pre:
-            self._begin_election()
-        else:
-            self._lead()
-
-    def _on_vote_request(self, request: VoteRequest) -> None:
-        may_vote = request.term > self.term or (
-            self.vote in {request.sender, ""} and self.leader is None
-        )
-        granted = (
-            may_vote
-            and self.log.is_up_to_date(request.last_index, request.last_term)
-            and not (request.pre and self._stands_before(request))
-        )
-        if granted:
-            if request.pre:
-                # Let the other one try first, so that two do not split the votes.
-                if self._election is not None and self._election.pre:
-                    self._follow(self.term, None)
-                patience = 2 * self._timing.stagger_ticks
-                self._timeout_ticks = max(self._timeout_ticks, self._silent_ticks + patience)
-            else:
-                self._hard_state = HardState(self.term, request.sender)
-                self._restart_timer()
-        term = request.term if granted else self.term
-        self._messages.append(
-            VoteAnswer(self.me, request.sender, term, pre=request.pre, granted=granted)
-        )
-
-    def _stands_before(self, request: VoteRequest) -> bool:
-        """Of two that ask at the same time with equal logs, the first in rank goes on."""
-        return (
-            self._election is not None
-            and self._election.pre
-            and (request.last_index, request.last_term) == (self.log.last_index, self.log.last_term)
-            and self.members.index(self.me) < self.members.index(request.sender)
-        )
-
-    def _on_vote_answer(self, answer: VoteAnswer) -> None:
-        election = self._election
-        if election is None or election.pre != answer.pre:
-            return
-        if not answer.granted or answer.term == election.term:
-            self._count_vote(answer.sender, granted=answer.granted)
-
-    def _on_timeout_now(self, message: TimeoutNow) -> None:
-        if self.role is Role.FOLLOWER and self.leader == message.sender:
-            self._begin_election(transfer=True)
+        return None if ready == _NOTHING else ready
 
     # -- following -----------------------------------------------------------------------------
 
@@ -434,34 +347,66 @@ class Node:
     def _on_append(self, append: Append) -> None:
         self._hear_leader(append.sender)
         self._messages.append(take_append(append, self.log, self.me))
+        self._heard_committed(append.commit_index)
 
     def _on_heartbeat(self, beat: Heartbeat) -> None:
         self._hear_leader(beat.sender)
         self.log.commit_to(beat.commit_index)
+        self._heard_committed(beat.commit_index)
         if beat.rest and self.log.commit_index == self.log.last_index == beat.commit_index:
             self.resting = beat.sender not in self._lost
             return
         self._messages.append(HeartbeatAnswer(self.me, beat.sender, self.term, beat.read_round))
+
+    def _on_snapshot_chunk(self, chunk: SnapshotChunk) -> None:
+        self._hear_leader(chunk.sender)
+        self._heard_committed(chunk.index)
+        if needs_snapshot(chunk, self.log):
+            snapshot = self._incoming.take(chunk)
+            if snapshot is None:
+                held = self._incoming.held_bytes(chunk.snapshot_id)
+                self._messages.append(
+                    ChunkAnswer(self.me, chunk.sender, self.term, chunk.snapshot_id, held)
+                )
+                return
+            self.log.install(snapshot.meta)
+            self.snapshot = snapshot.meta
+            self._installed = snapshot
+        # What is committed here is what the leader has.
+        self._messages.append(verified_up_to(self.log.commit_index, chunk, self.me))
+
+    def _heard_committed(self, index: int) -> None:
+        self._heard_commit_index = max(self._heard_commit_index, index)
 
     # -- leading -------------------------------------------------------------------------------
 
     def _on_append_answer(self, answer: AppendAnswer) -> None:
         if self._leadership is not None:
             self._finish_reads(self._leadership.append_answered(answer))
+            self._step_down_if_removed()
 
     def _on_heartbeat_answer(self, answer: HeartbeatAnswer) -> None:
         if self._leadership is not None:
             self._finish_reads(self._leadership.heartbeat_answered(answer))
 
+    def _on_chunk_answer(self, answer: ChunkAnswer) -> None:
+        if self._leadership is not None:
+            self._leadership.chunk_answered(answer)
+
     def _on_propose(self, proposal: Propose) -> None:
-        accepted = self._leadership is not None and self._leadership.propose(
-            proposal.proposal_id, proposal.payload
-        )
-        if not accepted:
-            self._messages.append(ProposeRefused(self.me, proposal.sender, proposal.proposal_id))
+        outcome = Proposed.REFUSED
+        if self._leadership is not None:
+            outcome = self._leadership.propose(
+                proposal.proposal_id, proposal.payload, proposal.since
+            )
+        if outcome is not Proposed.APPENDED:
+            expired = outcome is Proposed.EXPIRED
+            self._messages.append(
+                ProposeRefused(self.me, proposal.sender, proposal.proposal_id, expired)
+            )
 
     def _on_propose_refused(self, refusal: ProposeRefused) -> None:
-        self._refused.append(refusal.proposal_id)
+        (self._expired if refusal.expired else self._refused).append(refusal.proposal_id)
 
     def _on_read_request(self, request: ReadRequest) -> None:
         if self._leadership is not None:
@@ -474,6 +419,19 @@ class Node:
         if self._leadership is not None:
             self._leadership.transfer(request.target)
 
+    def _on_change_request(self, request: ChangeRequest) -> None:
+        if self._leadership is not None:
+            # Whoever asks sees from the membership that nothing came of it.
+            with contextlib.suppress(InvalidRequest):
+                self._leadership.change(request.change, request.of_index)
+
+    def _step_down_if_removed(self) -> None:
+        leadership = self._leadership
+        if leadership is not None and leadership.is_removed:
+            self._early += leadership.outgoing()
+            self._early += leadership.farewell()
+            self._follow(self.term, None)
+
     def _finish_reads(self, results: Iterable[ReadResult]) -> None:
         for result in results:
             if result.requester == self.me:
@@ -482,3 +440,6 @@ class Node:
                 self._messages.append(
                     ReadAnswer(self.me, result.requester, result.read_id, result.index)
                 )
+
+
+_NOTHING = Ready()

@@ -65,10 +65,14 @@ class Reads:
         """All followers were asked about the present round."""
         self._round_sent = self.read_round
 
+    @property
+    def round_sent(self) -> int:
+        """The round that all followers were asked about, which the leader itself confirms."""
+        return self._round_sent
+
     def confirmed(self, echoed: Iterable[int]) -> list[ReadResult]:
-        """Take out what a majority has confirmed, given the last round each follower echoed."""
-        # The leader itself confirms each round that it has asked about.
-        certain = agreed([self._round_sent, *echoed])
+        """Take out what a majority has confirmed, given the last round each voter echoed."""
+        certain = agreed(echoed)
         done = [read for read in self._open if read.read_round <= certain]
         self._open = self._open[len(done) :]
         return [ReadResult(read.read_id, read.requester, read.index) for read in done]

@@ -8,6 +8,7 @@ import msgspec
 
 from notebookos_ext.cluster.consensus.messages import Entry, HardState, Message
 from notebookos_ext.cluster.consensus.reads import ReadResult
+from notebookos_ext.cluster.consensus.snapshot import Snapshot
 
 
 class Role(enum.StrEnum):
@@ -30,6 +31,8 @@ class Proposed(enum.StrEnum):
     """It is on its way to the leader, from which no answer but the log itself may come."""
     REFUSED = "refused"
     """No leader is known, or it is handing over: ask again."""
+    EXPIRED = "expired"
+    """It was first proposed so long ago that nobody can tell whether it was committed since."""
 
 
 class Timing(msgspec.Struct, frozen=True):
@@ -52,17 +55,26 @@ class Ready(msgspec.Struct, frozen=True):
     early: tuple[Message, ...] = ()
     """May leave before anything is saved."""
     hard_state: HardState | None = None
+    snapshot: Snapshot | None = None
+    """To be saved before `entries`, in the place of all entries and any snapshot on the disk."""
     entries: tuple[Entry, ...] = ()
     """To be saved; they replace whatever the disk has at their indices and beyond."""
     messages: tuple[Message, ...] = ()
-    """May leave only when `hard_state` and `entries` are on disk."""
+    """May leave only when `hard_state`, `snapshot` and `entries` are on disk."""
     committed: tuple[Entry, ...] = ()
-    """On disk here and committed, in order, each exactly once per life of this object."""
+    """On disk here and committed, in order, each exactly once per life of this object.
+
+    The application takes over the state of `snapshot`, if there is one, before them.
+    """
     reads: tuple[ReadResult, ...] = ()
     refused: tuple[str, ...] = ()
     """Proposals of this member that the supposed leader could not take: propose them again."""
+    expired: tuple[str, ...] = ()
+    """Proposals of this member whose outcome nobody can tell any more."""
+    snapshot_wanted: int = 0
+    """The log index of a snapshot made here, whose state is wanted by `provide_snapshot`."""
 
     @property
     def must_save(self) -> bool:
         """Whether the disk is concerned at all."""
-        return self.hard_state is not None or bool(self.entries)
+        return self.hard_state is not None or self.snapshot is not None or bool(self.entries)

@@ -159,7 +159,7 @@ def test_own_vote_counts_only_when_it_is_on_disk() -> None:
     assert node.role is Role.CANDIDATE
     assert group.begin_save("a")
     # However b's vote got here, while a's own is not on disk there is only one.
-    group.votes_on_disk.add(("b", 1, "a"))
+    group.invariants.vote_saved("b", HardState(1, "a"))
     node.step(VoteAnswer("b", "a", 1, pre=False, granted=True))
     assert node.role is Role.CANDIDATE
     assert group.take(VoteRequest, where=is_real) == []
@@ -594,7 +594,8 @@ def test_figure_8_entries_of_old_terms_are_not_committed_by_counting() -> None:
         disk.entries = [first, *({"a": [old], "b": [old], "e": [newer]}.get(name, []))]
         disk.hard_state = HardState(3, "e" if name in "cde" else "")
         group.restart(name)
-    group.votes_on_disk |= {(name, 3, "e") for name in "cde"}
+    for name in "cde":
+        group.invariants.vote_saved(name, HardState(3, "e"))
     group.crash("e")
     # a leads term 4, but only old entries reach c.
     group.isolate("a", "b", "c")
@@ -949,16 +950,22 @@ def test_two_leaders_of_one_term_are_refused() -> None:
         group.node("a").step(Heartbeat("b", "a", 1, 0, 0))
 
 
-def test_strangers_and_misdirected_messages_are_ignored() -> None:
+def test_strangers_count_nowhere_and_misdirected_messages_are_ignored() -> None:
     group = Group()
-    group.elect("a")
-    for message in (
-        VoteRequest("z", "a", 9, 99, 9, pre=False, transfer=True),
-        VoteRequest("b", "c", 9, 99, 9, pre=False, transfer=True),
-    ):
-        group.node("a").step(message)
-    assert group.leaders() == ["a"]
-    assert group.node("a").term == 1
+    group.node("a").step(VoteRequest("b", "c", 9, 99, 9, pre=False, transfer=True))
+    assert group.node("a").term == 0
+    (request, *_) = stand(group, "a", through="b")
+    group.deliver(VoteAnswer("z", "a", request.term, pre=False, granted=True))
+    assert group.node("a").role is Role.CANDIDATE
+    group = Group()
+    group.elect("b")
+    group.isolate("b")
+    group.propose("b", "x")
+    group.deliver(AppendAnswer("z", "b", group.node("b").term, accepted=True, index=2))
+    assert group.node("b").log.commit_index == 1
+    group.read("b", "r")
+    group.deliver(HeartbeatAnswer("z", "b", group.node("b").term, 1))
+    assert group.read_results == {}
 
 
 def test_bad_proposals_are_named() -> None:
