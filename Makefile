@@ -12,6 +12,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Options for `jupyter lab`, such as LAB_ARGS="--no-browser --port 9000".
 LAB_ARGS ?=
+# Options for `make raft-search`: --short, --only NAME.
+SEARCH_ARGS ?=
 # Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
 PYTEST_ARGS ?=
 
@@ -162,6 +164,9 @@ bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 
 sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults, all invariants checked
 	@$(BIN)/python -m notebookos_ext.simulation soak $(SEEDS)
+
+raft-search: $(STAMPS)/installed-dev ## Search all states of small Raft groups; SEARCH_ARGS="--short"
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate $(SEARCH_ARGS)
 
 wheel: $(STAMPS)/installed-dev ## Build dist/*.whl with the production front end
 	$(call say,"Wheel in dist/")

@@ -1,0 +1,44 @@
+"""What is searched: in every test run, and what takes longer (`make raft-search`)."""
+
+from __future__ import annotations
+
+from gate.search import Bounds
+
+SHORT: dict[str, Bounds] = {
+    "one member": Bounds(names="a", crashes=2, duplicates=0, in_flight=1, slow_disks=True),
+    "four members": Bounds(names="abcd", terms=1, commands=1, crashes=0, duplicates=1, in_flight=2),
+    "elections": Bounds(commands=0, duplicates=0, in_flight=2),
+    "replication": Bounds(in_flight=1),
+    "disorder": Bounds(commands=1, crashes=0, duplicates=0, in_flight=2),
+    "three terms": Bounds(
+        terms=3, commands=1, crashes=0, duplicates=0, in_flight=1, one_entry_each=True
+    ),
+    "forwarding": Bounds(
+        terms=2, commands=1, repeats=1, crashes=0, duplicates=0, in_flight=1, forwards=True
+    ),
+    "reads": Bounds(
+        commands=1, crashes=0, duplicates=0, in_flight=1, reads=1, beats=1, states=80_000
+    ),
+    "slow disks": Bounds(
+        commands=1, crashes=1, duplicates=0, in_flight=1, slow_disks=True, states=60_000
+    ),
+    "pre-votes": Bounds(
+        commands=0, crashes=0, duplicates=1, in_flight=2, asks_first=True, states=40_000
+    ),
+}
+"""Within a minute in all on an idle core."""
+
+LONG: dict[str, Bounds] = {
+    "all of two terms": Bounds(in_flight=2),
+    "three terms, one crash": Bounds(
+        terms=3, commands=1, duplicates=0, in_flight=1, one_entry_each=True
+    ),
+    "three in flight": Bounds(commands=1, crashes=0, duplicates=0, in_flight=3, states=6_000_000),
+    "reads": Bounds(commands=1, duplicates=0, in_flight=1, reads=1, beats=1, states=6_000_000),
+    "slow disks": Bounds(commands=1, duplicates=0, in_flight=1, slow_disks=True, states=6_000_000),
+    "pre-votes": Bounds(commands=0, in_flight=2, asks_first=True, states=6_000_000),
+    "handover": Bounds(
+        commands=1, crashes=0, duplicates=1, in_flight=1, transfers=1, states=6_000_000
+    ),
+}
+"""As far as memory goes: each stops at its bound or when there is nothing new."""
