@@ -19,15 +19,22 @@ from traitlets import Bool, Float, Int, List, Unicode
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.cluster import ClusterHandler
 from notebookos_ext.handlers.kernels import KernelHandler
-from notebookos_ext.handlers.sessions import SessionsHandler
+from notebookos_ext.handlers.sessions import (
+    REVIVAL,
+    KernelsHandler,
+    OneSessionHandler,
+    SessionsHandler,
+)
 from notebookos_ext.handlers.usage import UsageHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.live.revival import Revival
 from notebookos_ext.live.telemetry import SCHEMA_FILE, SCHEMA_ID, Telemetry
 from notebookos_ext.live.websocket import NoDelayWebsocketConnection
 from notebookos_ext.settings import SERVER_LEASE_S, Settings, names, reject_unknown
 
 _DEFAULTS = Settings()
+_SESSION_ID = r"(?P<session_id>\w+-\w+-\w+-\w+-\w+)"
 _KERNEL_ID = r"(?P<kernel_id>[^/]+)"
 
 
@@ -110,6 +117,11 @@ class NotebookOSApp(ExtensionApp):
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
     store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    keep_kernels_days = Number(
+        _DEFAULTS.keep_kernels_days,
+        config=True,
+        help="How long kernels are kept after the end of their server, in days; 0: not at all.",
+    )
     user = Text(
         config=True,
         help="Whose usage is accounted; empty: JupyterHub's user, else the operating system's.",
@@ -151,6 +163,9 @@ class NotebookOSApp(ExtensionApp):
             cluster_runtime.install(None, error)
         else:
             cluster_runtime.install(self._runtime)
+            revival = Revival(self._server)
+            self._server.web_app.settings[REVIVAL] = revival
+            self._server.io_loop.add_callback(revival.run, self._runtime)
 
     def initialize_handlers(self) -> None:
         """The URL table."""
@@ -159,7 +174,9 @@ class NotebookOSApp(ExtensionApp):
                 (r"/notebookos/api/cluster", ClusterHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
                 (r"/notebookos/api/usage", UsageHandler),
+                (r"/api/kernels", KernelsHandler),
                 (r"/api/sessions", SessionsHandler),
+                (rf"/api/sessions/{_SESSION_ID}", OneSessionHandler),
             ]
         )
 

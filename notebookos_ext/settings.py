@@ -54,6 +54,8 @@ class Settings:
     """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
     store_folder: str = ""
     """The checkpoint store; empty: `store` in the state folder."""
+    keep_kernels_days: float = 7.0
+    """How long kernels are kept after the end of their server; 0: not at all."""
     user: str = ""
     """Whose usage is accounted; empty: JupyterHub's user, else the operating system's."""
     lease_s: float = SERVER_LEASE_S
@@ -78,8 +80,9 @@ class Settings:
         _one_of("executor_preference", self.executor_preference, PREFERENCES)
         _one_of("sync", self.sync, SYNCS)
         _whole("reply_budget_ms", self.reply_budget_ms, 0, 60_000)
-        _seconds("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600)
-        _seconds("poll_s", self.poll_s, LEAST_POLL_S, 3600)
+        _between("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600, "seconds")
+        _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
+        _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
         for name in ("state_folder", "store_folder"):
             if not isinstance(folder := getattr(self, name), str):
                 raise InvalidSettings(f"{name} is {folder!r}; it must be the path of a folder")
@@ -167,10 +170,10 @@ def _whole(name: str, value: object, least: int, most: int) -> None:
         )
 
 
-def _seconds(name: str, value: object, least: float, most: float) -> None:
+def _between(name: str, value: object, least: float, most: float, unit: str) -> None:
     if isinstance(value, bool) or not (isinstance(value, int | float) and least <= value <= most):
         raise InvalidSettings(
-            f"{name} is {value!r}; it must be between {least:g} and {most:g} seconds"
+            f"{name} is {value!r}; it must be between {least:g} and {most:g} {unit}"
         )
 
 

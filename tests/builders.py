@@ -144,6 +144,13 @@ class Cluster:
         spec = KernelSpec(KernelId(kernel), replicas, gpus_per_cell, executor_preference=preference)
         return self.do(e.KernelRequested(spec, self.now))
 
+    def revive(
+        self, kernel: str, members: Iterable[str], *, epoch: int = 0, last_attempt: int = 0
+    ) -> list[a.Action]:
+        hosts = tuple(HostId(member) for member in members)
+        spec = KernelSpec(KernelId(kernel), len(hosts))
+        return self.do(e.KernelRevived(spec, hosts, epoch, last_attempt, self.now))
+
     def kernel(
         self,
         kernel: str = "k",

@@ -117,6 +117,11 @@ class Conversation:
             preference=ExecutorPreference(prefer),
         )
 
+    def do_revive(
+        self, kernel: str, *members: str, epoch: str = "0", after: str = "0"
+    ) -> list[a.Action]:
+        return self.cluster.revive(kernel, members, epoch=int(epoch), last_attempt=int(after))
+
     def do_started(self, *replicas: str) -> list[a.Action]:
         return [x for replica in replicas for x in self.cluster.replica_started(replica)]
 

@@ -33,8 +33,10 @@ from notebookos_ext.cluster.routing import CellArrived
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.live.backends.base import BackendListener
 from notebookos_ext.live.controller import Controller
+from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import LaunchPlan
 from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.storage.kept_kernels import KeptKernels
 
 TOKEN = b"t" * 32
 KERNEL = KernelId("k")
@@ -196,6 +198,16 @@ class ScriptedBackend:
         return None
 
 
+class NoLogs:
+    """Scripted agents keep nothing on disk."""
+
+    def logs(self) -> dict[KernelId, float]:
+        return {}
+
+    def delete_logs(self, kernel: KernelId) -> None:
+        return None
+
+
 class ScriptedCluster:
     """A controller over scripted agents."""
 
@@ -227,6 +239,7 @@ class ScriptedCluster:
             lease_s=lease_s,
             poll_s=60.0,
             options={},
+            keeper=Keeper(KeptKernels(folder / "kernels"), NoLogs(), keep_days=0),
             on_change=lambda kernel, kind: self.changes.append((kernel, kind)),
         )
         self.controller.start()

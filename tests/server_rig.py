@@ -115,12 +115,12 @@ def running_server(folder: Path, *options: str, mark: str = "server") -> Iterato
 
         def listening() -> Message | None:
             assert process.poll() is None, (folder / "log").read_text()
-            for path in (folder / "runtime").glob("jpserver-*.json"):
-                try:
-                    return dict(json.loads(path.read_text()))
-                except ValueError:  # half written
-                    continue
-            return None
+            # One that was killed leaves its own behind.
+            path = folder / "runtime" / f"jpserver-{process.pid}.json"
+            try:
+                return dict(json.loads(path.read_text()))
+            except (FileNotFoundError, ValueError):  # not there yet, or half written
+                return None
 
         try:
             server = Server(folder, process, until(listening, "the server listens"))

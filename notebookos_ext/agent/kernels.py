@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -91,6 +92,8 @@ class HostedKernel:
         self.history = History(kernel, log_key, on_change=self._changed)
         self.session: ReplicaSession | None = None
         self._launching = asyncio.Lock()
+        # The same agent may open the same kernel again, for another server: no id comes twice.
+        self._mark = f"{tools.incarnation}.{secrets.token_hex(4)}"
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._progress_timer: asyncio.TimerHandle | None = None
@@ -117,7 +120,7 @@ class HostedKernel:
 
     def proposal_id(self) -> str:
         """An id that nobody else uses, for a proposal of the agent's own."""
-        return f"{self.tools.incarnation}.a{next(self._numbers)}"
+        return f"{self._mark}.a{next(self._numbers)}"
 
     async def propose(self, entry: LogEntry, proposal_id: str, timeout_s: float) -> Verdict:
         """One try to commit. Raises NoMajority, OutcomeUnknown, StorageError, InvalidRequest."""
@@ -250,7 +253,7 @@ class HostedKernel:
         session = ReplicaSession(
             request,
             self.history,
-            mark=f"{tools.incarnation}.r{request.launch}.",
+            mark=f"{self._mark}.r{request.launch}.",
             chunks=tools.chunks,
             commit=self.commit,
             notify=tools.notify,

@@ -71,7 +71,8 @@ class Meter:
         self._kernels: dict[KernelId, KernelUsage] = {}
         self._noted_at: float | None = None
         self._table: dict[type[Any], Callable[..., Iterable[Usage]]] = {
-            events.KernelRequested: self._kernel_requested,
+            events.KernelRequested: self._kernel_begins,
+            events.KernelRevived: self._kernel_begins,
             events.KernelStopped: self._kernel_stopped,
             events.KernelSettingsChanged: self._settings_changed,
             events.CellSubmitted: self._cell_submitted,
@@ -97,7 +98,9 @@ class Meter:
                 self._kernels.pop(action.kernel, None)
         return found
 
-    def _kernel_requested(self, event: events.KernelRequested) -> Iterable[Usage]:
+    def _kernel_begins(
+        self, event: events.KernelRequested | events.KernelRevived
+    ) -> Iterable[Usage]:
         spec = event.spec
         self._kernels[spec.kernel] = KernelUsage(
             kernel=spec.kernel,

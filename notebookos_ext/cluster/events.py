@@ -94,6 +94,20 @@ class KernelRequested(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class KernelRevived(msgspec.Struct, frozen=True, tag=True):
+    """A kernel of an earlier controller, whose log its hosts have kept, is wanted again.
+
+    `members` are the hosts of its Raft group in replica order; `epoch` has begun or was about to;
+    attempts up to `last_attempt` may be in its log.
+    """
+
+    spec: KernelSpec
+    members: tuple[HostId, ...]
+    epoch: int
+    last_attempt: int
+    at: float
+
+
 class KernelStopped(msgspec.Struct, frozen=True, tag=True):
     """The user shut the kernel down (or its server does)."""
 
@@ -267,6 +281,7 @@ Event = (
     | PrewarmedStarted
     | PrewarmedLost
     | KernelRequested
+    | KernelRevived
     | KernelStopped
     | KernelRestarted
     | KernelSettingsChanged

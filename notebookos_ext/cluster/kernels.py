@@ -18,6 +18,7 @@ from notebookos_ext.cluster.events import (
     HostRemoved,
     KernelRequested,
     KernelRestarted,
+    KernelRevived,
     KernelSettingsChanged,
     KernelStopped,
     ReplicaLost,
@@ -28,6 +29,7 @@ from notebookos_ext.cluster.hosts import Host
 from notebookos_ext.cluster.model import (
     REPLICA_COUNTS,
     HostId,
+    HostSpec,
     HostState,
     KernelId,
     ReplicaId,
@@ -146,7 +148,29 @@ def kernel_requested(turn: Turn, event: KernelRequested) -> None:
         _ask_for_hosts(turn, kernel)
 
 
-def _impossible(turn: Turn, event: KernelRequested) -> str | None:
+def kernel_revived(turn: Turn, event: KernelRevived) -> None:
+    """Put it back where its log is. Hosts that have not joined yet count as lost until they do."""
+    spec, state = event.spec, turn.state
+    reason = _impossible(turn, event)
+    if reason is not None:
+        turn.say(KernelRejected(kernel=spec.kernel, reason=reason))
+        return
+    kernel = Kernel(spec, requested_at=event.at, next_replica_count=spec.replica_count)
+    kernel.epoch, kernel.last_attempt = event.epoch, event.last_attempt
+    state.kernels[kernel.id] = kernel
+    for host in event.members:
+        if host not in state.hosts:
+            unseen = HostSpec(host=host, incarnation="", machine="", devices=())
+            state.hosts[host] = Host(unseen, HostState.LOST, lost_reason="it has not joined yet")
+    _settle(turn, kernel, event.members)
+    if kernel.epoch:
+        # Its entry may not have been committed; beginning it again changes nothing.
+        turn.say(StartEpoch(kernel=kernel.id, epoch=kernel.epoch, members=kernel.members))
+    _launch_all(turn, kernel)
+    state.dirty.add(kernel.id)
+
+
+def _impossible(turn: Turn, event: KernelRequested | KernelRevived) -> str | None:
     spec, state = event.spec, turn.state
     if spec.kernel in state.kernels:
         return f"there is already a kernel {spec.kernel}"

@@ -36,6 +36,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.MembersChanged: not_asked_for,
     events.KernelStored: not_asked_for,
     events.KernelRequested: kernels.kernel_requested,
+    events.KernelRevived: kernels.kernel_revived,
     events.KernelStopped: kernels.kernel_stopped,
     events.KernelRestarted: kernels.kernel_restarted,
     events.KernelSettingsChanged: kernels.kernel_settings_changed,

@@ -26,9 +26,11 @@ from notebookos_ext.live.accounting import Accounting
 from notebookos_ext.live.backends.local import LocalBackend
 from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.file_systems import network_file_system
+from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.router_thread import RouterThread
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
+from notebookos_ext.storage.kept_kernels import KeptKernels
 
 LINGER_S = 5.0
 """A private cluster outlives its last kernel by this, for the next notebook of the same process."""
@@ -62,11 +64,21 @@ class ClusterRuntime:
             self.accounting = Accounting(
                 self.folder.path / "usage.sqlite3", user=settings.user or whoever(), warn=self._warn
             )
+        self.keeper = Keeper(
+            KeptKernels(self.folder.kernels),
+            self.folder,
+            keep_days=0.0 if private else settings.keep_kernels_days,
+        )
+        self._problems = self.keeper.take_stock(clock.now())
         self.controller = Controller(
             scheduler=Scheduler(settings.policy, max_hosts=settings.max_hosts),
             policy=settings.policy,
             backend=LocalBackend(
-                folder=self.folder, settings=settings, store=store, private=private
+                folder=self.folder,
+                settings=settings,
+                store=store,
+                private=private,
+                needed=self.keeper.hosts,
             ),
             router=self.router,
             clock=clock,
@@ -76,6 +88,7 @@ class ClusterRuntime:
             poll_s=settings.poll_s,
             options={"sync": settings.sync, "reply_budget_ms": settings.reply_budget_ms},
             on_change=on_change,
+            keeper=self.keeper,
             observers=[] if self.accounting is None else [self.accounting],
         )
 
@@ -93,6 +106,8 @@ class ClusterRuntime:
         """Start router, controller and hosts; returns before the hosts are there."""
         self.router.start()
         self.controller.start()
+        for problem in self._problems:
+            self.controller.warn_soon(problem)
         log.info("the cluster's state folder is %s", self.folder.path)
         kind = network_file_system(self.folder.path)
         if kind is not None:

@@ -28,6 +28,7 @@ from notebookos_ext.live.attempts import Attempts
 from notebookos_ext.live.backends.base import Backend
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_lives import KernelLives
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.lifecycle import Lifecycle
@@ -35,6 +36,7 @@ from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.storage.kept_kernels import KeptSession
 
 DEFECT = "NotebookOS hit a defect; the server's log has the details"
 WARNINGS_KEPT = 50
@@ -85,10 +87,12 @@ class Controller:
         poll_s: float,
         options: dict[str, str | int | float | bool],
         on_change: Callable[[KernelId | None, str], None],
+        keeper: Keeper,
         observers: Sequence[Observer] = (),
     ) -> None:
         self._scheduler = scheduler
         self._observers = tuple(observers)
+        self._keeper = keeper
         self._policy = policy
         self._backend = backend
         self._router = router
@@ -120,6 +124,7 @@ class Controller:
             view=scheduler.view,
             clock=clock,
             outlet=self,
+            keeper=keeper,
         )
         lifecycle = Lifecycle(
             fleet=self._fleet,
@@ -130,6 +135,7 @@ class Controller:
             clock=clock,
             outlet=self,
             options=options,
+            keeper=keeper,
         )
         self._performer = Performer(
             attempts=attempts,
@@ -256,6 +262,16 @@ class Controller:
             )
         )
 
+    def note_session(
+        self, kernel: KernelId, session: KeptSession
+    ) -> concurrent.futures.Future[None]:
+        """Tell which session of Jupyter a kernel has; for the server that may come after this."""
+
+        async def noting() -> None:
+            self._lives.note_session(kernel, session)
+
+        return self._submit(noting())
+
     # ---- the thread -------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -279,7 +295,9 @@ class Controller:
         self._chains.spawn(self._read_devices())
 
     async def _end(self, *, delete_logs: bool) -> None:
-        if not delete_logs:
+        if self._keeper.keeps:
+            self._lives.leave_all()
+        elif not delete_logs:
             # What goes on to exist on disk must not hold the logs of kernels that are gone.
             await self._lives.stop_all()
         await self._chains.cancel()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import msgspec
+
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
@@ -17,9 +19,11 @@ from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.ports import Outlet, RouterCommands
 from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 
 SHUTDOWN_MESSAGE_S = 2.0
 LAUNCHES_TRIED = 2
@@ -43,8 +47,10 @@ class KernelLives:
         view: ClusterView,
         clock: Clock,
         outlet: Outlet,
+        keeper: Keeper,
     ) -> None:
         self._fleet = fleet
+        self._keeper = keeper
         self._router = router
         self._records = records
         self._chains = chains
@@ -123,11 +129,39 @@ class KernelLives:
         record = self._records[kernel] = KernelRecord(spec, plan)
         self._shutdown_messages.pop(kernel, None)
         self.exit_codes.pop(kernel, None)
-        self._outlet.post(events.KernelRequested(spec=spec, at=self._clock.now()))
+        kept = self._keeper.find(kernel)
+        if kept is None:
+            self._outlet.post(events.KernelRequested(spec=spec, at=self._clock.now()))
+        else:
+            self._revive(record, kept)
         if record.rejected:
             del self._records[kernel]
             raise Infeasible(record.rejected)
         self._outlet.changed(kernel, "kernel")
+
+    def _revive(self, record: KernelRecord, kept: KeptKernel) -> None:
+        """The namespace comes from the log; how the kernel is launched, from today's server."""
+        record.revive(kept)
+        record.spec = msgspec.structs.replace(
+            record.spec,
+            replica_count=len(kept.members),
+            notebook_path=record.spec.notebook_path or kept.spec.notebook_path,
+        )
+        self._keeper.keep(record, self._outlet.warn)
+        self._outlet.post(
+            events.KernelRevived(
+                spec=record.spec,
+                members=kept.members,
+                epoch=kept.epoch,
+                last_attempt=kept.last_attempt,
+                at=self._clock.now(),
+            )
+        )
+        self._outlet.warn(
+            "the kernel was restored from its log; of a cell that ran when the server ended, "
+            "nothing is kept",
+            record.kernel,
+        )
 
     def _restart(self, record: KernelRecord, plan: LaunchPlan, changes: NotebookSettings) -> None:
         kernel, now = record.kernel, self._clock.now()
@@ -174,6 +208,17 @@ class KernelLives:
         self._ending = True
         await asyncio.gather(*(self.stop(kernel) for kernel in list(self._records)))
 
+    def note_session(self, kernel: KernelId, session: KeptSession) -> None:
+        """Jupyter's session of a kernel, which has its notebook's present path."""
+        record = self._records.get(kernel)
+        if record is not None and record.session != session:
+            record.session = session
+            self._keeper.keep(record, self._outlet.warn)
+
+    def leave_all(self) -> None:
+        """The server ends and keeps its kernels: no kernel can be started any more."""
+        self._ending = True
+
     def _refuse_when_ending(self) -> None:
         if self._ending:
             raise Unavailable("the cluster is being stopped; start the server again")
@@ -207,6 +252,7 @@ class KernelLives:
             )
         if gpus_per_cell is not None:
             record.gpus_per_cell = gpus_per_cell
+            self._keeper.keep(record, self._outlet.warn)
         if replica_count is not None:
             # They take their time to come; the next kernel start should find them there.
             self._chains.spawn(self._fleet.request_hosts(replica_count))

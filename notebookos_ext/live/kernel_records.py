@@ -22,6 +22,7 @@ from notebookos_ext.cluster.model import (
     Outcome,
     ReplicaId,
 )
+from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 
 CELLS_KEPT = 20
 LINE_CHARACTERS = 80
@@ -117,6 +118,11 @@ class KernelRecord:
         self.log_key = b""
         self.begin_group()
         self.epoch = 0
+        self.members: tuple[HostId, ...] = ()
+        """Hosts of its Raft group, once it has some."""
+        self.life = 1
+        """How many controllers have had it, this one included."""
+        self.session: KeptSession | None = None
         self.gpus_per_cell = spec.gpus_per_cell
         self.launches: dict[ReplicaId, int] = {}
         self.processes: dict[ReplicaId, ReplicaProcess] = {}
@@ -132,6 +138,29 @@ class KernelRecord:
         """The scheduler knows it no longer."""
         self.rejected = ""
         """Why the scheduler would not have it."""
+
+    def revive(self, kept: KeptKernel) -> None:
+        """Take over from an earlier controller."""
+        self.log_key = kept.log_key
+        self.members = kept.members
+        self.epoch = kept.epoch
+        self.life = kept.lives + 1
+        self.session = kept.session
+        # It has run before: it is brought back whatever happens.
+        self.answered = True
+
+    def kept(self) -> KeptKernel:
+        """What a later controller must know of it."""
+        return KeptKernel(
+            spec=msgspec.structs.replace(self.spec, gpus_per_cell=self.gpus_per_cell),
+            kernel_name=self.plan.name,
+            cwd=self.plan.cwd,
+            log_key=self.log_key,
+            members=self.members,
+            epoch=self.epoch,
+            lives=self.life,
+            session=self.session,
+        )
 
     @property
     def kernel(self) -> KernelId:

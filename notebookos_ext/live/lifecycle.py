@@ -13,6 +13,7 @@ from notebookos_ext.errors import NotebookOSError
 from notebookos_ext.live.agent_client import check
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord
 from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
 
@@ -36,6 +37,7 @@ class Lifecycle:
         clock: Clock,
         outlet: Outlet,
         options: dict[str, str | int | float | bool],
+        keeper: Keeper,
     ) -> None:
         self._fleet = fleet
         self._router = router
@@ -45,11 +47,13 @@ class Lifecycle:
         self._clock = clock
         self._outlet = outlet
         self._options = options
+        self._keeper = keeper
 
     def start_replica(self, action: actions.StartReplica) -> None:
         """Open the host's member of the group, then launch the replica."""
         record = self._records[action.kernel]
         record.epoch = max(record.epoch, action.epoch)
+        self._keep(record, action.members)
         self._chains.append(
             (action.kernel, action.replica),
             self._launch(record, action),
@@ -109,9 +113,18 @@ class Lifecycle:
     def start_epoch(self, action: actions.StartEpoch) -> None:
         """Commit the new epoch before anything is launched in it."""
         record = self._records[action.kernel]
-        record.epoch = action.epoch
-        record.begin_epoch()
+        if record.epoch != action.epoch:
+            record.epoch = action.epoch
+            record.begin_epoch()
+        # Before it is committed: a later controller must never go back to an earlier epoch.
+        record.members = ()
+        self._keep(record, action.members)
         self._chains.append((action.kernel, ""), self._commit_epoch(record, action))
+
+    def _keep(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
+        if record.members != members:
+            record.members = members
+            self._keeper.keep(record, self._outlet.warn)
 
     async def _commit_epoch(self, record: KernelRecord, action: actions.StartEpoch) -> None:
         while record.lives(action.epoch):
@@ -145,7 +158,10 @@ class Lifecycle:
 
         A host that is lost now keeps its log. It is not that of the group that may follow.
         """
-        self._records[action.kernel].begin_group()
+        record = self._records[action.kernel]
+        record.begin_group()
+        record.members = ()
+        self._keeper.forget(action.kernel)
         self._chains.append(
             (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)
         )

@@ -4,6 +4,8 @@
     <state>/token       32 random bytes in hex, mode 0600: who knows it may command the host agents
     <state>/hash_seed   PYTHONHASHSEED of every replica of the installation
     <state>/hosts/<host>/…   logs of the host's members, its own log file
+    <state>/kernels/    what is known of each kernel, to bring it back after this server
+    <state>/usage.sqlite3   what cells took
     <state>/store/      the checkpoint store
     <state>/servers/<n> the same again, for a further server of the user at the same time
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
@@ -25,7 +28,9 @@ import stat
 import tempfile
 from pathlib import Path
 
+from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.errors import StorageError, StorageFull
+from notebookos_ext.storage.private_files import write_private
 
 MOST_SOCKET_FOLDER_BYTES = 60
 """Leaves room for `/<32 characters>-control` below the limit of 107 bytes."""
@@ -65,6 +70,25 @@ class StateFolder:
     def host(self, host: str) -> Path:
         """The folder of one host's agent."""
         return self.path / "hosts" / host
+
+    @property
+    def kernels(self) -> Path:
+        """Where records of kernels are kept."""
+        return self.path / "kernels"
+
+    def logs(self) -> dict[KernelId, float]:
+        """The kernels that have logs on hosts of this folder, and when each was last written to."""
+        found: dict[KernelId, float] = {}
+        for path in self.path.glob("hosts/*/kernels/*/**/*"):
+            kernel = KernelId(path.relative_to(self.path).parts[3])
+            with contextlib.suppress(FileNotFoundError):
+                found[kernel] = max(found.get(kernel, 0.0), path.stat().st_mtime)
+        return found
+
+    def delete_logs(self, kernel: KernelId) -> None:
+        """Nobody can read them any more, or nobody wants to."""
+        for path in self.path.glob(f"hosts/*/kernels/{glob.escape(kernel)}"):
+            shutil.rmtree(path, ignore_errors=True)
 
     def sweep_store(self) -> None:
         """Empty the folder's own checkpoint store if no kernel's log is left to name its chunks."""
@@ -141,21 +165,6 @@ def _open(path: Path, lock: int, hash_seed: int) -> StateFolder:
     sockets = _private_folder(_socket_folder(path))
     locks = _private_folder(_socket_base() / "devices")
     return StateFolder(path, lock, token=token, hash_seed=hash_seed, sockets=sockets, locks=locks)
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner can read, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def _hash_seed(path: Path, wanted: int | None) -> int:

@@ -133,6 +133,15 @@ def test_a_kernel_that_lives_is_written_down_once_a_minute(cluster: Metered) -> 
     assert notes == [1.0, 1.0 + NOTE_S]
 
 
+def test_a_kernel_that_is_revived_counts_from_then_on(cluster: Metered) -> None:
+    cluster.now = 50.0
+    cluster.revive("k", ["host-1", "host-2", "host-3"])
+    cluster.now = 80.0
+    cluster.stop()
+    found = cluster.last(KernelUsage)
+    assert (found.since, found.until) == (50.0, 80.0)
+
+
 def test_a_rejected_kernel_leaves_no_record(cluster: Metered) -> None:
     cluster.request("k", replicas=9)
     cluster.tick(NOTE_S)

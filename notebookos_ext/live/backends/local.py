@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,9 @@ import msgspec
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import HostId
 from notebookos_ext.live.backends.base import BackendListener
-from notebookos_ext.live.state_folder import StateFolder, write_private
+from notebookos_ext.live.state_folder import StateFolder
 from notebookos_ext.settings import Settings
+from notebookos_ext.storage.private_files import write_private
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0
@@ -54,13 +56,21 @@ class LocalBackend:
     name = "local"
 
     def __init__(
-        self, *, folder: StateFolder, settings: Settings, store: Path, private: bool
+        self,
+        *,
+        folder: StateFolder,
+        settings: Settings,
+        store: Path,
+        private: bool,
+        needed: Collection[HostId] = (),
     ) -> None:
+        """`needed` are hosts that have logs of kernels; they come besides those that are set."""
         self.max_hosts = settings.max_hosts
         self._folder = folder
         self._settings = settings
         self._store = store
         self._private = private
+        self._needed = frozenset(needed)
         self._hosts: dict[HostId, _Host] = {}
         self._listener: BackendListener | None = None
         self._stopping = False
@@ -70,7 +80,7 @@ class LocalBackend:
         self._listener = listener
         wanted = {HostId(f"host-{n}") for n in range(1, self._settings.hosts + 1)}
         found = {HostId(p.stem) for p in self._folder.sockets.glob("host-*.control")}
-        for host in sorted(wanted | found):
+        for host in sorted(wanted | found | self._needed):
             self._add(host, pid=_listener_pid(self._control_path(host)) if host in found else 0)
 
     async def request_hosts(self, count: int) -> None:
