@@ -54,8 +54,8 @@ class Leadership:
         self._outgoing: OutgoingSnapshot | None = None
         self._snapshot_asked = False
         self._last_words: list[Message] = []
-        self._follow_membership()
         self._opening_index = self._append("", b"")
+        self._follow_membership()
 
     # -- looking ---------------------------------------------------------------------------
 
@@ -173,6 +173,7 @@ class Leadership:
             return []
         if not progress.accepted(answer.index):
             return []
+        self._let_go()
         return self._commit()
 
     def heartbeat_answered(self, answer: HeartbeatAnswer) -> list[ReadResult]:
@@ -191,9 +192,12 @@ class Leadership:
         if progress and self._outgoing and self._outgoing.snapshot_id == answer.snapshot_id:
             progress.chunk_answered(answer.offset)
 
-    def heartbeat_due(self) -> None:
-        """The next messages include a heartbeat for everybody."""
+    def woken(self) -> None:
+        """The group has slept: who is there is found out anew."""
         self._beat_due = True
+        self.begin_window()
+        for progress in self._followers.values():
+            progress.doubt()
 
     def begin_window(self) -> None:
         """Count from now on who is there."""
@@ -213,6 +217,7 @@ class Leadership:
                 self._transfer_target = None
         for progress in self._followers.values():
             progress.tick(self._log.last_index, election_ticks)
+        self._let_go(election_ticks)
         if self._window_ticks < election_ticks:
             return True
         there = sum(voter == self._me or self._followers[voter].heard for voter in self._voters)
@@ -299,17 +304,22 @@ class Leadership:
         return index
 
     def _follow_membership(self) -> None:
-        """Whoever leaves is a follower until that is committed, so that it learns of it."""
-        everybody = self._log.membership.everybody
-        for member in everybody:
+        """Follow everybody in force, beginning with the entry that was appended just now."""
+        for member in self._log.membership.everybody:
             if member != self._me and member not in self._followers:
-                self._followers[member] = Progress(self._log.last_index + 1)
+                self._followers[member] = Progress(self._log.last_index)
+
+    def _let_go(self, patience_ticks: int | None = None) -> None:
+        """Whoever has left is a follower until it knows of it, or is silent for that long."""
         if self._changing:
             return
+        everybody = self._log.membership.everybody
         for member in [m for m in self._followers if m not in everybody]:
-            self._last_words.append(self._heartbeat(member))
-            self.member_lost(member)
-            del self._followers[member]
+            progress = self._followers[member]
+            knows = progress.match_index >= self._log.membership_index
+            if knows or (patience_ticks is not None and progress.silent_ticks >= patience_ticks):
+                self._last_words.append(self._heartbeat(member))
+                del self._followers[member]
 
     def _data(self, member: str, progress: Progress) -> list[Message]:
         if progress.lacks_entries_before(self._log.first_index):
@@ -374,7 +384,7 @@ class Leadership:
         # Entries of earlier terms are committed only by one of this term above them (thesis 3.6.2).
         if self._log.term_at(index) != self._term or not self._log.commit_to(index):
             return []
-        self._follow_membership()
+        self._let_go()
         self._reads.opened(self._log.commit_index)
         return self._reads_alone()
 

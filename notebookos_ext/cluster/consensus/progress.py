@@ -31,7 +31,8 @@ class Progress:
         self.snapshot_offset = 0
         """It has the snapshot that it is sent up to here."""
         self._round = CatchUpRound()
-        self._silent_ticks = 0
+        self.silent_ticks = 0
+        """Since it last said something."""
         self._probe_sent = False
         self._chunk_is_new = False
         self._in_flight: deque[tuple[int, int]] = deque()
@@ -44,16 +45,18 @@ class Progress:
 
     def tick(self, last_index: int, election_ticks: int) -> None:
         """One tick, at which the leader's log ends at `last_index`."""
-        self._silent_ticks += 1
-        if self._silent_ticks > election_ticks:
-            self._round = CatchUpRound()
-        else:
-            self._round.tick(self.match_index, last_index, election_ticks)
+        self.silent_ticks += 1
+        self._round.tick(self.match_index, last_index, election_ticks)
+
+    def doubt(self) -> None:
+        """Whether it lives must show anew."""
+        self._round = CatchUpRound()
 
     def answered(self) -> None:
         """It said something."""
         self.heard = True
-        self._silent_ticks = 0
+        self.silent_ticks = 0
+        self._round.heard = True
 
     @property
     def may_send(self) -> bool:
@@ -127,7 +130,7 @@ class Progress:
 
     def disconnected(self) -> None:
         """What was under way is lost; a guess where the logs meet is as good as before."""
-        self._round = CatchUpRound()
+        self.doubt()
         self._probe_at(self.next_index if self.probing else self.match_index + 1)
 
     def _probe_at(self, next_index: int) -> None:
@@ -160,6 +163,8 @@ class CatchUpRound:
 
     def __init__(self) -> None:
         self.caught_up = False
+        self.heard = False
+        """It has answered since the round began."""
         self._goal_index: int | None = None
         self._ticks = 0
 
@@ -168,7 +173,9 @@ class CatchUpRound:
         self._ticks += 1
         if self._ticks > election_ticks:
             self.caught_up = False
-        if self._goal_index is None or match_index >= self._goal_index:
-            self.caught_up = self._goal_index is not None and self._ticks <= election_ticks
+        begun = self._goal_index is not None
+        if not begun or (self.heard and match_index >= (self._goal_index or 0)):
+            self.caught_up = begun and self._ticks <= election_ticks
+            self.heard = False
             self._goal_index = last_index
             self._ticks = 0

@@ -121,8 +121,7 @@ class Voter:
         self.resting = False
         self._silent_ticks = 0
         if self._leadership is not None:
-            self._leadership.begin_window()
-            self._leadership.heartbeat_due()
+            self._leadership.woken()
 
     def _restart_timer(self) -> None:
         self._silent_ticks = 0
