@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from prometheus_client import REGISTRY
 from traitlets import Bool, Float, Int, List, Unicode
 
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
@@ -117,6 +119,10 @@ class NotebookOSApp(ExtensionApp):
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
     store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    journal_file = Text(
+        config=True,
+        help="Write every event of the scheduler there, for replay in the simulator.",
+    )
     keep_kernels_days = Number(
         _DEFAULTS.keep_kernels_days,
         config=True,
@@ -157,6 +163,7 @@ class NotebookOSApp(ExtensionApp):
             # A server without a terminal ends on Ctrl-C without stopping its extensions.
             atexit.register(self._end_cluster)
             self._runtime.start()
+            REGISTRY.register(self._runtime.observers.metrics)
         except NotebookOSError as error:
             # The sentence is for people; where it was raised helps none of them.
             self.log.error("NotebookOS does not run in this server: %s", error)  # noqa: TRY400
@@ -192,6 +199,9 @@ class NotebookOSApp(ExtensionApp):
         atexit.unregister(self._end_cluster)
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
+            # Nothing to take back when the start failed before it was registered.
+            with contextlib.suppress(KeyError):
+                REGISTRY.unregister(runtime.observers.metrics)
             runtime.stop()
 
     @property

@@ -54,6 +54,8 @@ class Settings:
     """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
     store_folder: str = ""
     """The checkpoint store; empty: `store` in the state folder."""
+    journal_file: str = ""
+    """Where the scheduler's events are written, for replay in the simulator; empty: nowhere."""
     keep_kernels_days: float = 7.0
     """How long kernels are kept after the end of their server; 0: not at all."""
     user: str = ""
@@ -83,9 +85,10 @@ class Settings:
         _between("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600, "seconds")
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
         _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
-        for name in ("state_folder", "store_folder"):
-            if not isinstance(folder := getattr(self, name), str):
-                raise InvalidSettings(f"{name} is {folder!r}; it must be the path of a folder")
+        for name in ("state_folder", "store_folder", "journal_file"):
+            if not isinstance(path := getattr(self, name), str):
+                what = name.rpartition("_")[2]
+                raise InvalidSettings(f"{name} is {path!r}; it must be the path of a {what}")
         if not isinstance(self.user, str):
             raise InvalidSettings(f"user is {self.user!r}; it must be a name")
         if not isinstance(self.preload, tuple):

@@ -29,7 +29,7 @@ class UsageHandler(NotebookOSHandler):
     @authorized
     async def get(self) -> None:
         """Answer with a UsageView; 400 for a window or a grouping that is none."""
-        accounting = server_runtime().accounting
+        accounting = server_runtime().observers.accounting
         if accounting is None:
             raise NotFound("this cluster keeps no account")
         by = self._by()

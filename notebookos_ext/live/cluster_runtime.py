@@ -22,11 +22,11 @@ from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import NotebookOSError, Unavailable
-from notebookos_ext.live.accounting import Accounting
 from notebookos_ext.live.backends.local import LocalBackend
 from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.file_systems import network_file_system
 from notebookos_ext.live.keeping import Keeper
+from notebookos_ext.live.observers import Observers
 from notebookos_ext.live.router_thread import RouterThread
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
@@ -59,19 +59,24 @@ class ClusterRuntime:
         store = self.folder.store
         if settings.store_folder:
             store = Path(settings.store_folder).expanduser().absolute()
-        self.accounting: Accounting | None = None
-        if not private:
-            self.accounting = Accounting(
-                self.folder.path / "usage.sqlite3", user=settings.user or whoever(), warn=self._warn
-            )
         self.keeper = Keeper(
             KeptKernels(self.folder.kernels),
             self.folder,
             keep_days=0.0 if private else settings.keep_kernels_days,
         )
         self._problems = self.keeper.take_stock(clock.now())
+        scheduler = Scheduler(settings.policy, max_hosts=settings.max_hosts)
+        self.observers = Observers(
+            settings,
+            self.folder,
+            scheduler,
+            private=private,
+            user=settings.user or whoever(),
+            now=clock.now(),
+            warn=self._warn,
+        )
         self.controller = Controller(
-            scheduler=Scheduler(settings.policy, max_hosts=settings.max_hosts),
+            scheduler=scheduler,
             policy=settings.policy,
             backend=LocalBackend(
                 folder=self.folder,
@@ -89,7 +94,7 @@ class ClusterRuntime:
             options={"sync": settings.sync, "reply_budget_ms": settings.reply_budget_ms},
             on_change=on_change,
             keeper=self.keeper,
-            observers=[] if self.accounting is None else [self.accounting],
+            observers=self.observers.all,
         )
 
     def _warn(self, message: str) -> None:
@@ -124,8 +129,7 @@ class ClusterRuntime:
         try:
             self.controller.stop(delete_logs=self.private)
         finally:
-            if self.accounting is not None:
-                self.accounting.close()
+            self.observers.close()
             self.router.stop()
             self.folder.sweep_store()
             self.folder.close(delete=self.private)

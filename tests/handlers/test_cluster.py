@@ -39,6 +39,15 @@ async def test_strangers_are_refused(jp_serverapp: Any, http_server_client: Any)
     assert refused.value.code == 403
 
 
+async def test_the_server_s_metrics_have_those_of_the_cluster(jp_fetch: Any) -> None:
+    async def ready() -> str:
+        text = (await jp_fetch("metrics")).body.decode()
+        return text if 'notebookos_hosts{state="ready"} 1.0' in text else ""
+
+    text = await until_async(ready, "a host in the metrics")
+    assert "notebookos_gpus_bound 0.0" in text
+
+
 class TestASettingWithATypo:
     @pytest.fixture
     def notebookos_settings(self) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""The cluster's metrics as Prometheus reads them, from a real scheduler's events."""
+
+from __future__ import annotations
+
+import pytest
+from builders import Cluster
+from prometheus_client import CollectorRegistry
+
+from notebookos_ext.cluster import actions as a
+from notebookos_ext.cluster import events as e
+from notebookos_ext.cluster.model import Outcome
+from notebookos_ext.live.metrics import Metrics
+
+
+class Measured(Cluster):
+    """A scheduler with metrics."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics: Metrics | None = None
+        super().__init__(hosts=3, gpus=2)
+        self.metrics = Metrics(self.scheduler.view, self.registry)
+
+    def do(self, event: e.Event) -> list[a.Action]:
+        actions = super().do(event)
+        if self.metrics is not None:
+            self.metrics.observe(event, actions)
+        return actions
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def cluster() -> Measured:
+    return Measured()
+
+
+def test_gauges_tell_the_cluster_at_each_tick(cluster: Measured) -> None:
+    cluster.kernel(gpus_per_cell=2)
+    cluster.run("c", 2)
+    cluster.lose_host("host-3")
+    cluster.tick()
+    assert cluster.value("notebookos_hosts", state="ready") == 2
+    assert cluster.value("notebookos_hosts", state="lost") == 1
+    assert cluster.value("notebookos_gpus_provisioned") == 4
+    assert cluster.value("notebookos_gpus_bound") == 2
+    # Three replicas of a kernel that asks for two GPUs, over four GPUs.
+    assert cluster.value("notebookos_subscription_ratio") == 1.5
+    assert cluster.value("notebookos_kernels", state="busy") == 1
+    assert cluster.value("notebookos_replicas", state="executing") == 1
+    cluster.stop()
+    cluster.tick()
+    assert cluster.value("notebookos_kernels", state="busy") == 0
+
+
+def test_a_gpu_cell_is_counted_once_with_what_it_held(cluster: Measured) -> None:
+    cluster.kernel(gpus_per_cell=2)
+    cluster.submit("c", 2)
+    cluster.now = 3.0
+    cluster.started("c")
+    cluster.now = 13.0
+    cluster.closed("c", Outcome.FAILED)
+    cluster.now = 14.0
+    cluster.released("c")
+    assert cluster.value("notebookos_cells_total", outcome="failed") == 1
+    assert cluster.value("notebookos_cell_wait_seconds_sum", gpus="2") == 3.0
+    assert cluster.value("notebookos_cell_run_seconds_sum", gpus="2") == 10.0
+    assert cluster.value("notebookos_gpu_seconds_bound_total") == 28.0
+
+
+def test_executors_that_stay_and_change_are_told_apart(cluster: Measured) -> None:
+    cluster.kernel()
+    for number in range(3):
+        cluster.run(f"c{number}")
+        cluster.finish(f"c{number}")
+    assert cluster.value("notebookos_attempts_total", executor="same") == 2
+    cluster.replica_lost("k:1")
+    cluster.run("elsewhere")
+    assert cluster.value("notebookos_attempts_total", executor="other") == 1
+    assert cluster.value("notebookos_replicas_lost_total") == 1
