@@ -1,49 +1,65 @@
 """The write-ahead log of one Raft member: what it must not forget, on disk before it is said.
 
-One file per member, only ever appended to. It begins with a head (magic, format version, checksum)
-and goes on in frames. A frame is one save: the new term and vote, if any, and entries that replace
-everything at their indices and beyond. It is written with one call and flushed with one
-`fdatasync`, so a save happened wholly or not at all.
+One file per member. It begins with a head (magic, format version, checksum) and goes on in frames.
+The first says whose log it is and where it begins: with nothing, or with a snapshot (in a file of
+its own, named by its digest) and the entries that followed it. Every other frame is one save: the
+new term and vote, if any, and entries that replace everything at their indices and beyond. It is
+written with one call and flushed with one `fdatasync`, so a save happened wholly or not at all.
 
-    frame = marker u32 | number u64 | length u32 | body crc32 u32 | crc32 of these u32
-            | body | end u32
-
-A process or machine that dies while writing leaves an incomplete last frame, which nobody was told
-about; it is cut off. Anything else that does not check out was on disk and has been damaged since:
-a member that went on from there might vote or count against its own word, so opening is refused.
+To forget old entries, the snapshot is written and flushed; then a file with the snapshot's name and
+what is left is written aside, flushed, and takes the log's name; then the old snapshot is deleted.
+Whenever it dies in between, one of the two logs is there, with its snapshot.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
-import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from notebookos_ext.cluster.consensus.messages import Entry, HardState
-from notebookos_ext.errors import CorruptRecord, StorageError, StorageFull
+from notebookos_ext.cluster.consensus.snapshot import Snapshot
+from notebookos_ext.errors import CorruptRecord, NotFound, StorageError
+from notebookos_ext.storage.durable import (
+    as_storage_error,
+    explained,
+    flush_folder,
+    make_folder,
+    publish,
+    write_all,
+    write_aside,
+)
+from notebookos_ext.storage.records import (
+    FORMAT_VERSION,
+    HEAD_BYTES,
+    WITHOUT_SNAPSHOTS,
+    check_head,
+    damaged,
+    file_head,
+    framed,
+    frames_in,
+)
+from notebookos_ext.storage.snapshots import (
+    SnapshotRef,
+    delete_snapshots,
+    read_snapshot,
+    write_snapshot,
+)
 
 FILE_NAME = "member.wal"
-FORMAT_VERSION = 1
-
-_MAGIC = b"nbos-wal"
-_HEAD = struct.Struct(">8sII")
-_MARKER = 0x6E626F73
-_FRAME = struct.Struct(">IQIII")
-_END = b"nbo."
-"""Never zero, so that a last sector full of zeros was certainly not written."""
-_SECTOR_BYTES = 512
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+DAMAGED_NAME = "damaged.wal"
+"""What a log is called that was set aside."""
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
-    """Whose log this is; a file of another member or group is not taken for ours."""
+    """Whose log this is; a file of another member or group is not taken for ours.
+
+    `members` founded the group; there are none in the log of a member that joined later.
+    """
 
     group: str
     member: str
@@ -55,21 +71,31 @@ class _Save(msgspec.Struct, frozen=True, array_like=True):
     entries: Sequence[Entry]
 
 
+class _Beginning(msgspec.Struct, frozen=True, array_like=True):
+    identity: Identity
+    hard_state: HardState = HardState()
+    entries: Sequence[Entry] = ()
+    snapshot: SnapshotRef | None = None
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decode_identity = msgspec.msgpack.Decoder(Identity).decode
+_decode_beginning = msgspec.msgpack.Decoder(_Beginning).decode
 _decode_save = msgspec.msgpack.Decoder(_Save).decode
 
 
 class WriteAheadLog:
-    """An open log. `hard_state` and `entries` are what the file held when it was opened.
+    """An open log. `hard_state`, `snapshot` and the `entries` after it are what the disk holds.
 
     After a failed write the file is as before and the save may be tried again; after a failed
     flush nobody knows what the disk holds, so the log refuses everything from then on.
     """
 
-    def __init__(self, path: Path, descriptor: int) -> None:
+    def __init__(self, path: Path, descriptor: int, identity: Identity) -> None:
         self.path = path
+        self.identity = identity
         self.hard_state = HardState()
+        self.snapshot: SnapshotRef | None = None
         self.entries: list[Entry] = []
         self._descriptor = descriptor
         self._size_bytes = 0
@@ -86,17 +112,17 @@ class WriteAheadLog:
             StorageError: the folder cannot be used, or another process has this log open.
         """
         path = folder / FILE_NAME
-        with _explained(f"the log {path} cannot be opened"):
+        with explained(f"the log {path} cannot be opened"):
             if not path.exists():
                 _create(folder, identity)
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        log = cls(path, descriptor)
+        log = cls(path, descriptor, identity)
         try:
-            log._lock()
-            with _explained(f"the log {path} cannot be read"):
-                log._recover(identity)
+            log._lock(descriptor)
+            with explained(f"the log {path} cannot be read"):
+                log._recover()
         except BaseException:
-            os.close(descriptor)
+            os.close(log._descriptor)
             raise
         return log
 
@@ -105,8 +131,13 @@ class WriteAheadLog:
         """Bytes in the file."""
         return self._size_bytes
 
-    def save(self, hard_state: HardState | None, entries: Sequence[Entry]) -> None:
-        """Return when all of it is on disk.
+    def save(
+        self,
+        hard_state: HardState | None,
+        entries: Sequence[Entry],
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        """Return when all of it is on disk. `snapshot` takes the place of everything before it.
 
         Raises:
             StorageFull: no space is left; nothing was saved, try again when there is.
@@ -114,13 +145,18 @@ class WriteAheadLog:
         """
         if self._broken:
             raise StorageError(self._broken)
-        body = _encoder.encode(_Save(hard_state, entries))
-        frame = _framed(self._frame_count + 1, body)
+        if snapshot is not None:
+            ref = write_snapshot(self.path.parent, snapshot)
+            self._begin_anew(hard_state or self.hard_state, ref, list(entries))
+            return
+        save = _Save(hard_state, entries)
+        self._check_follows(save)
+        frame = framed(self._frame_count + 1, _encoder.encode(save))
         try:
-            _write_all(self._descriptor, frame, self._size_bytes)
+            write_all(self._descriptor, frame, self._size_bytes)
         except OSError as error:
             self._cut(self._size_bytes)
-            raise _as_storage_error(error, f"the log {self.path} cannot grow") from error
+            raise as_storage_error(error, f"the log {self.path} cannot grow") from error
         try:
             os.fdatasync(self._descriptor)
         except OSError as error:
@@ -130,6 +166,32 @@ class WriteAheadLog:
             raise StorageError(self._broken) from error
         self._frame_count += 1
         self._size_bytes += len(frame)
+        self._take(save)
+
+    def keep(self, snapshot: Snapshot) -> SnapshotRef:
+        """Put a snapshot on disk for `compact`; saves may go on meanwhile, in other threads.
+
+        Raises StorageFull, StorageError; nothing has changed then.
+        """
+        return write_snapshot(self.path.parent, snapshot)
+
+    def compact(self, snapshot: SnapshotRef) -> None:
+        """Forget what a snapshot that was kept stands for. Nothing may be saved meanwhile.
+
+        Raises:
+            StorageFull: no space is left; the log is as before.
+            StorageError: the disk failed.
+        """
+        if self._broken:
+            raise StorageError(self._broken)
+        first = snapshot.index + 1 - self._first_index
+        self._begin_anew(self.hard_state, snapshot, self.entries[max(first, 0) :])
+
+    def read_snapshot(self) -> Snapshot | None:
+        """The snapshot that this log begins with. Raises CorruptRecord, StorageError."""
+        if self.snapshot is None:
+            return None
+        return read_snapshot(self.path.parent, self.snapshot)
 
     def close(self) -> None:
         """Let go of the file; closing twice does nothing."""
@@ -143,45 +205,95 @@ class WriteAheadLog:
         self.close()
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
+            delete_snapshots(self.path.parent, but=None)
             self.path.parent.rmdir()
-        _flush_folder(self.path.parent.parent)
+        flush_folder(self.path.parent.parent)
 
-    def _lock(self) -> None:
+    @property
+    def _first_index(self) -> int:
+        return 1 if self.snapshot is None else self.snapshot.index + 1
+
+    def _lock(self, descriptor: int) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StorageError(
                 f"the log {self.path} is in use by another process; end that host agent first"
             ) from error
 
-    def _recover(self, identity: Identity) -> None:
+    def _recover(self) -> None:
         content = self.path.read_bytes()
-        _check_head(content, self.path)
-        frames = _frames(content, self.path)
+        version = check_head(content, self.path)
+        frames = frames_in(content, self.path)
         self._size_bytes, body = next(frames, (0, b""))
         if not body:
-            raise _damaged(self.path, _HEAD.size)
-        _check_identity(self.path, _decode_identity(body), identity)
+            raise damaged(self.path, HEAD_BYTES)
+        beginning = _beginning(version, body)
+        _check_identity(self.path, beginning.identity, self.identity)
+        self.hard_state, self.snapshot = beginning.hard_state, beginning.snapshot
+        self._read(_Save(None, beginning.entries))
         self._frame_count = 1
         for self._size_bytes, body in frames:
             self._frame_count += 1
-            self._take(_decode_save(body))
+            self._read(_decode_save(body))
+        if self.snapshot is not None:
+            self.read_snapshot()
         if self._size_bytes < len(content):
             self._cut(self._size_bytes)
             os.fsync(self._descriptor)
+        delete_snapshots(self.path.parent, but=self.snapshot)
+        if version != FORMAT_VERSION:
+            self._begin_anew(self.hard_state, self.snapshot, self.entries)
+
+    def _read(self, save: _Save) -> None:
+        self._check_follows(save)
+        self._take(save)
 
     def _take(self, save: _Save) -> None:
         if save.hard_state is not None:
             self.hard_state = save.hard_state
         if not save.entries:
             return
-        first = save.entries[0].index
-        if first > len(self.entries) + 1:
-            raise CorruptRecord(
-                f"the log {self.path} lacks the entries between {len(self.entries)} and {first}"
-            )
+        first = save.entries[0].index - self._first_index + 1
         del self.entries[first - 1 :]
         self.entries += save.entries
+
+    def _check_follows(self, save: _Save) -> None:
+        if not save.entries:
+            return
+        first, end = save.entries[0].index, self._first_index + len(self.entries)
+        if not self._first_index <= first <= end:
+            raise CorruptRecord(
+                f"the log {self.path} has the entries {self._first_index} to {end - 1}, so entry "
+                f"{first} cannot follow them"
+            )
+
+    def _begin_anew(
+        self, hard_state: HardState, snapshot: SnapshotRef | None, entries: list[Entry]
+    ) -> None:
+        """Put a new file that holds exactly this in the place of the present one."""
+        beginning = _Beginning(self.identity, hard_state, entries, snapshot)
+        content = _new_file(beginning)
+        try:
+            descriptor = write_aside(self.path, content)
+        except OSError as error:
+            raise as_storage_error(error, f"the log {self.path} cannot be rewritten") from error
+        try:
+            self._lock(descriptor)
+            publish(self.path)
+        except BaseException as error:
+            # After a power cut either of the two files may have the name.
+            os.close(descriptor)
+            self._broken = f"the log {self.path} could not be replaced and is out of use: {error}"
+            if isinstance(error, OSError):
+                raise StorageError(self._broken) from error
+            raise
+        os.close(self._descriptor)
+        self._descriptor = descriptor
+        self._size_bytes, self._frame_count = len(content), 1
+        self.hard_state, self.snapshot, self.entries = hard_state, snapshot, entries
+        with contextlib.suppress(OSError):
+            delete_snapshots(self.path.parent, but=snapshot)
 
     def _cut(self, size_bytes: int) -> None:
         try:
@@ -190,64 +302,42 @@ class WriteAheadLog:
             self._broken = f"the log {self.path} could not be repaired and is out of use: {error}"
 
 
-def _framed(number: int, body: bytes) -> bytes:
-    head = struct.pack(">IQII", _MARKER, number, len(body), zlib.crc32(body))
-    return b"".join((head, struct.pack(">I", zlib.crc32(head)), body, _END))
+def identity_in(folder: Path) -> Identity | None:
+    """Whose log is in `folder`; None if there is none.
+
+    Raises:
+        CorruptRecord: its beginning is damaged.
+        NotFound: there was one, which was set aside.
+        StorageError: it cannot be read.
+    """
+    path = folder / FILE_NAME
+    with explained(f"the log {path} cannot be read"):
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            if (folder / DAMAGED_NAME).exists():
+                raise NotFound(f"the log {path} was damaged and set aside") from None
+            return None
+        version = check_head(content, path)
+        _, body = next(frames_in(content, path), (0, b""))
+        if not body:
+            raise damaged(path, HEAD_BYTES)
+        return _beginning(version, body).identity
 
 
-def _frames(content: bytes, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Each whole frame's end and body; stops before an incomplete one, raises at a damaged one."""
-    start, number = _HEAD.size, 0
-    while start < len(content):
-        rest = len(content) - start
-        if rest < _FRAME.size:
-            return
-        marker, found_number, length, body_crc, head_crc = _FRAME.unpack_from(content, start)
-        head_end = start + _FRAME.size
-        if zlib.crc32(content[start : head_end - 4]) != head_crc or marker != _MARKER:
-            if not any(content[start:]):
-                # The machine died after the file had grown and before its bytes were written.
-                return
-            raise _damaged(path, start)
-        if found_number != number + 1:
-            raise _damaged(path, start)
-        body_end = head_end + length
-        end = body_end + len(_END)
-        if end > len(content):
-            return
-        body = content[head_end:body_end]
-        if zlib.crc32(body) != body_crc or content[body_end:end] != _END:
-            if end == len(content) and _ends_unwritten(content, start):
-                return
-            raise _damaged(path, start)
-        yield end, body
-        start, number = end, found_number
+def set_aside(folder: Path) -> None:
+    """Take a log that cannot be used out of the way, and keep it. Raises StorageError."""
+    path = folder / FILE_NAME
+    with explained(f"the log {path} cannot be set aside"):
+        if path.exists():
+            path.rename(folder / DAMAGED_NAME)
+            flush_folder(folder)
 
 
-def _ends_unwritten(content: bytes, start: int) -> bool:
-    """Whether the last frame's end was never written: whole sectors of it are zero."""
-    boundary = (len(content) - 1) // _SECTOR_BYTES * _SECTOR_BYTES
-    return boundary > start and not any(content[boundary:])
-
-
-def _damaged(path: Path, offset: int) -> CorruptRecord:
-    return CorruptRecord(
-        f"the log {path} is damaged at byte {offset}; this member must not vote or count again "
-        "with it, so move the file away and give the kernel a new replica"
-    )
-
-
-def _check_head(content: bytes, path: Path) -> None:
-    if len(content) < _HEAD.size:
-        raise _damaged(path, 0)
-    magic, version, crc = _HEAD.unpack_from(content)
-    if magic != _MAGIC or zlib.crc32(content[: _HEAD.size - 4]) != crc:
-        raise _damaged(path, 0)
-    if version != FORMAT_VERSION:
-        raise CorruptRecord(
-            f"the log {path} has format {version}, but this version reads {FORMAT_VERSION}; "
-            "use the version that wrote it"
-        )
+def _beginning(version: int, body: bytes) -> _Beginning:
+    if version == WITHOUT_SNAPSHOTS:
+        return _Beginning(_decode_identity(body))
+    return _decode_beginning(body)
 
 
 def _check_identity(path: Path, found: Identity, identity: Identity) -> None:
@@ -259,55 +349,13 @@ def _check_identity(path: Path, found: Identity, identity: Identity) -> None:
         )
 
 
+def _new_file(beginning: _Beginning) -> bytes:
+    return file_head() + framed(1, _encoder.encode(beginning))
+
+
 def _create(folder: Path, identity: Identity) -> None:
     """Under its name there is a complete new log or none, whenever the machine dies."""
-    for missing in [*reversed([p for p in folder.parents if not p.exists()]), folder]:
-        missing.mkdir(exist_ok=True)
-        _flush_folder(missing.parent)
-    head = struct.pack(">8sI", _MAGIC, FORMAT_VERSION)
-    content = head + struct.pack(">I", zlib.crc32(head)) + _framed(1, _encoder.encode(identity))
-    draft = folder / f"{FILE_NAME}.new"
-    try:
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write_all(descriptor, content, 0)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
-    draft.rename(folder / FILE_NAME)
-    _flush_folder(folder)
-
-
-def _write_all(descriptor: int, data: bytes, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view = view[written:]
-        offset += written
-
-
-def _flush_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise _as_storage_error(error, what) from error
-    except msgspec.DecodeError as error:
-        raise CorruptRecord(f"{what}: {error}") from error
-
-
-def _as_storage_error(error: OSError, what: str) -> StorageError:
-    if error.errno in _NO_SPACE:
-        return StorageFull(f"{what} because no space is left; free some on that disk")
-    return StorageError(f"{what}: {error.strerror or error}")
+    make_folder(folder)
+    path = folder / FILE_NAME
+    os.close(write_aside(path, _new_file(_Beginning(identity))))
+    publish(path)

@@ -16,7 +16,7 @@ import pytest
 
 from notebookos_ext.cluster.consensus.messages import Entry, HardState
 from notebookos_ext.errors import CorruptRecord, StorageError, StorageFull
-from notebookos_ext.storage import wal
+from notebookos_ext.storage import records, wal
 from notebookos_ext.storage.wal import FILE_NAME, Identity, WriteAheadLog
 
 ME = Identity("kernel-1", "host-1", ("host-1", "host-2", "host-3"))
@@ -151,10 +151,11 @@ def test_a_foreign_log_is_not_taken_for_ours(tmp_path: Path) -> None:
 
 
 def test_a_later_format_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "FORMAT_VERSION", 2)
+    monkeypatch.setattr(records, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(wal, "FORMAT_VERSION", 3)
     written(tmp_path)
     monkeypatch.undo()
-    with pytest.raises(CorruptRecord, match="has format 2, but this version reads 1"):
+    with pytest.raises(CorruptRecord, match="has format 3, but this version reads 2"):
         WriteAheadLog.open(tmp_path, ME)
 
 
