@@ -23,6 +23,7 @@ from notebookos_ext.cluster.model import (
     Outcome,
     ReplicaId,
 )
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.replicas import Kernel, Replica
 from notebookos_ext.cluster.scheduler import Scheduler
 
@@ -71,8 +72,10 @@ class Cluster:
         *,
         max_hosts: int = 8,
         kind: DeviceKind = DeviceKind.SIMULATED,
+        policy: str = "replicated",
+        options: Options | None = None,
     ) -> None:
-        self.scheduler = Scheduler(max_hosts=max_hosts)
+        self.scheduler = Scheduler(policy, max_hosts=max_hosts, options=options)
         self.now = 0.0
         self._pids = 0
         for number in range(1, hosts + 1):
@@ -96,6 +99,30 @@ class Cluster:
     ) -> list[a.Action]:
         spec = host_spec(name, gpus, incarnation=incarnation, kind=kind)
         return self.do(e.HostJoined(spec, self.now))
+
+    def drain(self, name: str, *, release: bool = False) -> list[a.Action]:
+        return self.do(e.HostDrainRequested(HostId(name), self.now, release))
+
+    def undrain(self, name: str) -> list[a.Action]:
+        return self.do(e.HostDrainCancelled(HostId(name), self.now))
+
+    def remove_host(self, name: str) -> list[a.Action]:
+        return self.do(e.HostRemoved(HostId(name), self.incarnation(name), self.now))
+
+    def move(
+        self, kernel: str = "k", replica: str | None = None, target: str | None = None
+    ) -> list[a.Action]:
+        """Ask for a migration by hand."""
+        which = ReplicaId(replica) if replica else None
+        where = HostId(target) if target else None
+        return self.do(e.MigrationRequested(KernelId(kernel), which, where, self.now))
+
+    def members_changed(self, kernel: str = "k", *members: str, reason: str = "") -> list[a.Action]:
+        """Answer ChangeMembers; without members as it asked."""
+        found = self.scheduler.state.kernels[KernelId(kernel)].migration
+        assert found is not None
+        now = tuple(HostId(name) for name in members) or found.members
+        return self.do(e.MembersChanged(KernelId(kernel), now, reason, self.now))
 
     def lose_host(self, name: str, reason: str = "its agent ended") -> list[a.Action]:
         return self.do(e.HostLost(HostId(name), self.incarnation(name), reason, self.now))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 from builders import Cluster
 
 from notebookos_ext.cluster import actions as a
 from notebookos_ext.cluster.model import DeviceKind, ExecutorPreference, Outcome
+from notebookos_ext.cluster.options import Options
 
 
 def devices(names: Iterable[str]) -> str:
@@ -32,6 +34,9 @@ def line(action: a.Action) -> str:  # noqa: C901, PLR0912 — one case an action
             return f"change members of {action.kernel} to {' '.join(action.members)}"
         case a.CloseMember():
             return f"close the member of {action.kernel} on {action.host}"
+        case a.MigrationEnded():
+            what = f"{action.victim or 'nobody'} to {action.target or 'nowhere'}"
+            return f"{'moved' if action.moved else 'not moved'} {what}: {action.reason}"
         case a.StoreKernel():
             return f"store {action.kernel} from {' '.join(action.members)}"
         case a.RestoreKernel():
@@ -97,6 +102,30 @@ class Conversation:
     def do_hosts(self, most: str) -> list[str]:
         self.cluster = Cluster(hosts=0, max_hosts=int(most))
         return [f"at most {most} hosts"]
+
+    def do_cluster(self, text: str, policy: str = "replicated", most: str = "8") -> list[str]:
+        """Options as JSON without spaces."""
+        options = msgspec.json.decode(text, type=Options)
+        self.cluster = Cluster(hosts=0, max_hosts=int(most), policy=policy, options=options)
+        return [f"{policy}, at most {most} hosts"]
+
+    def do_drain(self, host: str, release: str = "no") -> list[a.Action]:
+        return self.cluster.drain(host, release=release == "yes")
+
+    def do_undrain(self, host: str) -> list[a.Action]:
+        return self.cluster.undrain(host)
+
+    def do_remove_host(self, host: str) -> list[a.Action]:
+        return self.cluster.remove_host(host)
+
+    def do_move(
+        self, kernel: str, replica: str | None = None, target: str | None = None
+    ) -> list[a.Action]:
+        return self.cluster.move(kernel, replica, target)
+
+    def do_members(self, kernel: str, *members: str) -> list[a.Action]:
+        reason = "no majority answered" if members else ""
+        return self.cluster.members_changed(kernel, *members, reason=reason)
 
     def do_join(
         self, host: str, gpus: str = "2", incarnation: str = "first", kind: str = "simulated"

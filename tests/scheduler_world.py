@@ -66,6 +66,12 @@ class World:
     """Cells that have not ended: `submitted`, `waiting`, `begun`."""
     cells: int = 0
     past: list[e.Event] = field(default_factory=list)
+    groups: dict[KernelId, tuple[HostId, ...]] = field(default_factory=dict)
+    """Who votes in each kernel's group."""
+    learners: set[tuple[KernelId, HostId]] = field(default_factory=set)
+    changes: dict[KernelId, a.ChangeMembers] = field(default_factory=dict)
+    leaving: list[a.ReleaseHost] = field(default_factory=list)
+    moved: int = 0
 
     def say(self, event: e.Event) -> None:
         self.past.append(event)
@@ -82,6 +88,12 @@ class World:
                 assert action.host in self.up
                 assert action.replica not in self.living
                 assert action.epoch == self.ledgers[action.kernel].epoch
+                assert self.groups.setdefault(action.kernel, action.members) == action.members
+                if action.learner:
+                    assert action.host not in action.members
+                    self.learners.add((action.kernel, action.host))
+                else:
+                    assert action.host in action.members
                 self.starting[action.replica] = action
             case a.StopReplica():
                 self.starting.pop(action.replica, None)
@@ -90,6 +102,9 @@ class World:
                 assert self.ledgers[action.kernel].accept(EpochEntry(action.epoch))
                 self.drop_attempts(action.kernel)
             case a.CloseKernel():
+                self.groups.pop(action.kernel, None)
+                self.changes.pop(action.kernel, None)
+                self.learners = {x for x in self.learners if x[0] != action.kernel}
                 self.ledgers[action.kernel] = Ledger()
                 self.drop_attempts(action.kernel)
             case a.StartAttempt():
@@ -106,6 +121,33 @@ class World:
                 self.told[action.kernel, action.cell] = "waiting"
             case a.CellRejected() | a.CellAborted():
                 del self.told[action.kernel, action.cell]
+            case _:
+                self.carry_out_move(action)
+
+    def carry_out_move(self, action: a.Action) -> None:
+        match action:
+            case a.ChangeMembers():
+                for host in action.members:
+                    known = host in self.groups[action.kernel]
+                    assert known or (action.kernel, host) in self.learners
+                assert action.kernel not in self.changes
+                self.changes[action.kernel] = action
+            case a.CloseMember():
+                assert action.host not in self.groups[action.kernel]
+                assert action.members == self.groups[action.kernel]
+                self.learners.discard((action.kernel, action.host))
+                assert not [
+                    r
+                    for r, host in self.living.items()
+                    if host == action.host and r.startswith(f"{action.kernel}:")
+                ]
+            case a.MigrationEnded():
+                self.moved += action.moved
+            case a.ReleaseHost():
+                assert action.host not in self.living.values()
+                assert action.host not in [x.host for x in self.starting.values()]
+                assert action.host not in [who[2] for who in self.locks.values()]
+                self.leaving.append(action)
 
     def start_attempt(self, action: a.StartAttempt) -> None:
         assert action.attempt > self.highest.get(action.kernel, 0), "an attempt number came back"
@@ -147,6 +189,34 @@ class World:
 
     # ---- what happens
 
+    def change_members(self, kernel: KernelId, *, done: bool) -> None:
+        action = self.changes.pop(kernel)
+        if done:
+            gone = set(self.groups[kernel]) - set(action.members)
+            self.learners -= {(kernel, host) for host in action.members}
+            self.learners |= {(kernel, host) for host in gone}
+            self.groups[kernel] = action.members
+        reason = "" if done else "no majority answered"
+        self.say(e.MembersChanged(kernel, self.groups[kernel], reason, self.now))
+
+    def move(self, rng: random.Random) -> None:
+        kernel = rng.choice(list(self.kernels))
+        replica = rng.choice([None, *[r for r in self.living if r.startswith(f"{kernel}:")]])
+        target = rng.choice([None, None, *HOSTS])
+        self.say(e.MigrationRequested(kernel, replica, target, self.now))
+
+    def drain(self, rng: random.Random) -> None:
+        host = rng.choice(sorted(self.up))
+        if rng.random() < 0.5:
+            self.say(e.HostDrainRequested(host, self.now, rng.random() < 0.5))
+        else:
+            self.say(e.HostDrainCancelled(host, self.now))
+
+    def remove(self, host: HostId) -> None:
+        """It leaves for good, with or without having been asked to."""
+        self.forget_host(host)
+        self.say(e.HostRemoved(host, self.incarnation(host), self.now))
+
     def incarnation(self, host: HostId) -> str:
         return str(self.incarnations[host])
 
@@ -158,12 +228,16 @@ class World:
         self.say(e.HostJoined(spec, self.now))
 
     def lose_host(self, host: HostId) -> None:
+        self.forget_host(host)
+        self.say(e.HostLost(host, self.incarnation(host), "gone", self.now))
+
+    def forget_host(self, host: HostId) -> None:
         self.up.discard(host)
+        self.leaving = [x for x in self.leaving if x.host != host]
         self.starting = {r: x for r, x in self.starting.items() if x.host != host}
         self.living = {r: h for r, h in self.living.items() if h != host}
         self.locks = {d: who for d, who in self.locks.items() if who[2] != host}
         self.releasing = [x for x in self.releasing if x.host != host]
-        self.say(e.HostLost(host, self.incarnation(host), "gone", self.now))
 
     def kill(self, replica: ReplicaId) -> None:
         host = self.living.pop(replica, None) or self.starting.pop(replica).host
@@ -283,6 +357,17 @@ class World:
             (0.2, lambda: self.stop(rng.choice(list(self.kernels))), self.kernels),
             (0.5, lambda: self._settings(rng), self.kernels),
             (1, lambda: self.hear_again(rng), self.past),
+            (
+                8,
+                lambda: self.change_members(
+                    rng.choice(list(self.changes)), done=rng.random() < 0.7
+                ),
+                self.changes,
+            ),
+            (1, lambda: self.move(rng), self.kernels),
+            (0.5, lambda: self.drain(rng), self.up),
+            (0.1, lambda: self.remove(rng.choice(sorted(self.up))), self.up),
+            (4, lambda: self.remove(rng.choice(self.leaving).host), self.leaving),
         ]
 
     def _submit_some(self, rng: random.Random) -> None:
@@ -334,7 +419,7 @@ class World:
             assert isinstance(action, a.CellWaiting), f"{event} led to {action}"
 
     def _is_late(self, event: e.Event) -> bool:
-        if isinstance(event, e.HostLost):
+        if isinstance(event, e.HostLost | e.HostRemoved):
             return event.incarnation != str(self.incarnations[event.host])
         if isinstance(event, e.ReplicaStarted | e.ReplicaLost):
             return event.incarnation != str(self.incarnations[event.host])
@@ -352,7 +437,8 @@ class World:
         busy = {(x.kernel, x.cell) for x in self.closing}
         for key, state in self.told.items():
             assert state != "submitted" or key in busy, f"nobody was told about {key}"
-        assert set(self.scheduler.view.bindings) == set(self.locks), "a GPU leaked"
+        bound = {d for d, b in self.scheduler.view.bindings.items() if not b.reserved}
+        assert bound == set(self.locks), "a GPU leaked"
         self._nobody_waits_in_vain()
 
     def calm_down(self) -> None:
@@ -360,19 +446,25 @@ class World:
         for host in HOSTS:
             if host not in self.up:
                 self.join(host)
+            self.say(e.HostDrainCancelled(host, self.now))
         for _ in range(400):
             self._calm_step()
-            if not (self.told or self.locks or self.starting or self.scheduler.state.lost):
+            state = self.scheduler.state
+            if not (self.told or self.locks or self.starting or state.lost or state.moving):
                 break
         assert not self.told, f"these cells never ended: {self.told}"
         assert not self.locks
         assert not self.scheduler.state.lost
         assert not self.scheduler.view.waiting
         assert not self.scheduler.view.bindings
+        assert not self.learners, f"nobody closed the members {self.learners}"
+        for kernel in self.scheduler.view.kernels.values():
+            assert self.groups.get(kernel.id, ()) == kernel.members
 
     def _calm_step(self) -> None:
         for replica in list(self.starting):
-            self.replica_starts(replica)
+            if replica in self.starting:
+                self.replica_starts(replica)
         for close in list(self.closing):
             self.closed(close)
         for release in list(self.releasing):
@@ -381,6 +473,8 @@ class World:
             self.begin(start)
         for start in list(self.running):
             self.end(start, Outcome.DONE)
+        for changing in list(self.changes):
+            self.change_members(changing, done=True)
         for kernel in list(self.scheduler.view.kernels.values()):
             if kernel.held_by is not None:
                 self.say(e.HoldChanged(kernel.id, kernel.held_by, (), self.now))

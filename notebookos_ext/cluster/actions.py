@@ -56,6 +56,19 @@ class CloseMember(msgspec.Struct, frozen=True, tag=True):
     members: tuple[HostId, ...]
 
 
+class MigrationEnded(msgspec.Struct, frozen=True, tag=True):
+    """What came of moving `victim` (None: a replica was added) to `target` (None: one was taken
+    away). Not `moved`: everything is as before, because of `reason`.
+    """
+
+    kernel: KernelId
+    victim: ReplicaId | None
+    newcomer: ReplicaId | None
+    target: HostId | None
+    moved: bool
+    reason: str
+
+
 class StoreKernel(msgspec.Struct, frozen=True, tag=True):
     """Keep the namespace in the checkpoint store alone, then end the kernel on all `members`.
 
@@ -216,6 +229,7 @@ Action = (
     | StopReplica
     | ChangeMembers
     | CloseMember
+    | MigrationEnded
     | StoreKernel
     | RestoreKernel
     | StartPrewarmed

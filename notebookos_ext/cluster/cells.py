@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from notebookos_ext.cluster import migration
 from notebookos_ext.cluster.actions import (
     CellAborted,
     CellRejected,
@@ -26,15 +27,16 @@ from notebookos_ext.cluster.events import (
     GpusReleased,
     HoldChanged,
 )
-from notebookos_ext.cluster.gpus import Binding
+from notebookos_ext.cluster.gpus import RESERVED, Binding
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
-from notebookos_ext.cluster.policies.base import Reject, Run
+from notebookos_ext.cluster.policies.base import Move, Reject, Run
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import (
     EXECUTING,
     IDLE,
     Attempt,
     Kernel,
+    MigrationReason,
     Phase,
     Replica,
     Step,
@@ -150,6 +152,8 @@ def hold_changed(turn: Turn, event: HoldChanged) -> None:
     replica = kernel.replica(event.replica) if kernel is not None else None
     if kernel is None or replica is None or replica.state not in (IDLE, EXECUTING):
         return
+    if replica not in kernel.replicas:
+        return
     if event.names:
         kernel.held_by, kernel.held = event.replica, event.names
     elif kernel.held_by == event.replica:
@@ -162,6 +166,8 @@ def durability_changed(turn: Turn, event: DurabilityChanged) -> None:
     kernel = turn.state.kernels.get(event.kernel)
     replica = kernel.replica(event.replica) if kernel is not None else None
     if kernel is None or replica is None or replica.state not in (IDLE, EXECUTING):
+        return
+    if replica not in kernel.replicas:
         return
     if event.names:
         kernel.pending_on, kernel.pending = event.replica, event.names
@@ -313,6 +319,7 @@ def _wait_again(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
 def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
     kernel.waiting.remove(waiting)
     turn.state.queue.remove(waiting)
+    migration.cancel(turn, kernel, waiting.cell.cell, "the cell that it was for needs it no more")
     turn.state.dirty.add(kernel.id)
 
 
@@ -339,6 +346,7 @@ def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
         run.devices,
         Binding(kernel.id, cell.cell, kernel.last_attempt, replica.id, replica.host, turn.at),
     )
+    state.pool.release(kernel.id, RESERVED)
     turn.step(replica, Step.CHOSEN)
     kernel.attempt = Attempt(
         kernel.last_attempt, waiting, replica.id, replica.host, run.devices, turn.at
@@ -361,7 +369,14 @@ def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
 
 def advance(turn: Turn) -> None:
     """Start what can start, oldest first; tell the others their position and reason if new."""
-    while batch := _to_look_at(turn):
+    while True:
+        batch = _to_look_at(turn)
+        if not batch:
+            if not turn.unreserve:
+                break
+            for kernel_id in turn.unreserve:
+                turn.state.pool.release(kernel_id, RESERVED)
+            turn.unreserve = set()
         for waiting in batch:
             if turn.state.queue.find(*waiting.key) is waiting:
                 _look_at(turn, waiting)
@@ -379,6 +394,8 @@ def _to_look_at(turn: Turn) -> list[WaitingCell]:
     for kernel_id in dirty:
         kernel = state.kernels.get(kernel_id)
         if kernel is not None:
+            if kernel.migration is not None:
+                migration.go_on(turn, kernel)
             found.update(kernel.waiting)
     return sorted(found, key=lambda waiting: waiting.order)
 
@@ -396,9 +413,33 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         _start(turn, kernel, waiting, choice)
     elif isinstance(choice, Reject):
         _reject(turn, kernel, waiting, choice)
+    elif isinstance(choice, Move):
+        turn.state.queue.stand(waiting, choice.line_at)
+        turn.reasons[waiting] = _move(turn, kernel, waiting, choice)
     else:
         turn.state.queue.stand(waiting, choice.line_at)
         turn.reasons[waiting] = choice.reason
+
+
+def _move(turn: Turn, kernel: Kernel, waiting: WaitingCell, move: Move) -> str:
+    """Bring a replica of the kernel to where the cell can run; returns what it waits for."""
+    if kernel.id in turn.unreserve:
+        # One has just moved for it, and still it could not begin.
+        turn.unreserve.discard(kernel.id)
+        turn.state.pool.release(kernel.id, RESERVED)
+    victim = migration.choose_victim(turn, kernel)
+    if victim is None:
+        raise Defect(f"policy {turn.policy.name} moves {kernel.id}, of which nothing can move")
+    migration.begin(
+        turn,
+        kernel,
+        MigrationReason.CELL,
+        victim=victim,
+        target=move.target,
+        cell=waiting.cell.cell,
+        devices=move.devices,
+    )
+    return move.reason
 
 
 def _keep(turn: Turn) -> set[HostId]:

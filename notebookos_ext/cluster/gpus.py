@@ -6,7 +6,7 @@ device, and once it is bound through one of them it is taken on all (docs/decisi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -14,9 +14,15 @@ import msgspec
 from notebookos_ext.cluster.model import CellId, DeviceId, DeviceSpec, HostId, KernelId, ReplicaId
 from notebookos_ext.errors import Defect
 
+RESERVED = 0
+"""The number of no attempt: devices that are bound under it are set apart for their kernel."""
+
 
 class Binding(msgspec.Struct, frozen=True):
-    """Who holds a device, since when, and since when it is being given back."""
+    """Who holds a device, since when, and since when it is being given back.
+
+    Under attempt `RESERVED` it is set apart for a cell that is on its way, or for a session's life.
+    """
 
     kernel: KernelId
     cell: CellId
@@ -31,6 +37,11 @@ class Binding(msgspec.Struct, frozen=True):
         """The cell has ended; the device is taken until its memory is free."""
         return self.releasing_since is not None
 
+    @property
+    def reserved(self) -> bool:
+        """No attempt uses it; only its kernel can."""
+        return self.attempt == RESERVED
+
 
 class GpuPool:
     """The devices that living hosts list, which of them are bound, and which are set aside."""
@@ -43,6 +54,10 @@ class GpuPool:
         self._held: dict[tuple[KernelId, int], tuple[DeviceId, ...]] = {}
         self._aside_until: dict[DeviceId, float] = {}
         self._touched: set[HostId] = set()
+        self._by_free: dict[int, dict[HostId, None]] = {}
+        """Living hosts by how many of their devices are free."""
+        self._counted: dict[HostId, int] = {}
+        """Under which number each is there."""
 
     # ---- questions
 
@@ -83,6 +98,28 @@ class GpuPool:
         """The devices that an attempt has bound and not yet given back."""
         return self._held.get((kernel, attempt), ())
 
+    def reserved_for(self, kernel: KernelId, host: HostId) -> tuple[DeviceId, ...]:
+        """The devices of the host that are set apart for a kernel."""
+        devices = self._held.get((kernel, RESERVED), ())
+        return devices if devices and self._bindings[devices[0]].host == host else ()
+
+    def bound_on(self, host: HostId) -> bool:
+        """Whether a device is bound through the host."""
+        return any(
+            binding.host == host
+            for spec in self._listed.get(host, ())
+            if (binding := self._bindings.get(spec.device)) is not None
+        )
+
+    def hosts_with(self, least: int) -> Iterator[HostId]:
+        """Living hosts with at least so many free devices, those with the fewest first."""
+        for count in sorted(count for count in self._by_free if count >= least):
+            yield from self._by_free[count]
+
+    def most_free(self) -> int:
+        """The most free devices that one host has."""
+        return max(self._by_free, default=0)
+
     # ---- changes
 
     def list_host(self, host: HostId, devices: Iterable[DeviceSpec]) -> None:
@@ -96,7 +133,7 @@ class GpuPool:
             for spec in specs
             if spec.device not in self._bindings and spec.device not in self._aside_until
         }
-        self._touched.add(host)
+        self._note(host)
 
     def unlist_host(self, host: HostId) -> None:
         """A host is gone, and with it every binding that was made through it."""
@@ -109,19 +146,51 @@ class GpuPool:
                 del self._hosts_of[spec.device]
                 self._aside_until.pop(spec.device, None)
         self._free.pop(host, None)
+        self._uncount(host)
         self._touched.discard(host)
 
     def bind(self, devices: Collection[DeviceId], binding: Binding) -> None:
-        """Take devices. Raises Defect when one is not free on the binding's host."""
-        taken = [device for device in devices if device not in self._free.get(binding.host, ())]
-        if taken:
-            raise Defect(f"{', '.join(taken)} on {binding.host} is not free to be bound")
+        """Take devices that are free on the binding's host or reserved there for its kernel.
+
+        Raises Defect when one is neither.
+        """
         if not devices:
             return
+        reserved = self.reserved_for(binding.kernel, binding.host)
+        free = self._free.get(binding.host, ())
+        taken = [device for device in devices if device not in free and device not in reserved]
+        if taken:
+            raise Defect(f"{', '.join(taken)} on {binding.host} is not free to be bound")
+        if reserved:
+            self._hold((binding.kernel, RESERVED), tuple(d for d in reserved if d not in devices))
         for device in devices:
             self._bindings[device] = binding
-            self._mark(device, free=False)
-        self._held[binding.kernel, binding.attempt] = tuple(devices)
+        self._hold((binding.kernel, binding.attempt), tuple(devices))
+        self._mark([device for device in devices if device not in reserved], free=False)
+
+    def reserve(
+        self, kernel: KernelId, host: HostId, devices: Collection[DeviceId], at: float
+    ) -> None:
+        """Set free devices of one host apart for a kernel, beside those that already are there."""
+        before = self.reserved_for(kernel, host)
+        if len(before) != len(self.held_by(kernel, RESERVED)):
+            raise Defect(f"kernel {kernel} has GPUs reserved on another host than {host}")
+        binding = Binding(kernel, CellId(""), RESERVED, ReplicaId(""), host, at)
+        self.bind(devices, binding)
+        self._hold((kernel, RESERVED), (*before, *devices))
+
+    def keep_reserved(self, kernel: KernelId, attempt: int, at: float) -> None:
+        """The attempt is over, and its devices are its kernel's for the next one."""
+        devices = self._held.pop((kernel, attempt), ())
+        if not devices:
+            return
+        host = self._bindings[devices[0]].host
+        binding = Binding(kernel, CellId(""), RESERVED, ReplicaId(""), host, at)
+        for device in devices:
+            self._bindings[device] = binding
+        others = self.held_by(kernel, RESERVED)
+        order = {spec.device: spec.index for spec in self._listed[host]}
+        self._hold((kernel, RESERVED), tuple(sorted((*devices, *others), key=order.__getitem__)))
 
     def begin_release(self, kernel: KernelId, attempt: int, at: float) -> None:
         """The attempt is over; its devices stay taken until `release`."""
@@ -134,8 +203,8 @@ class GpuPool:
         devices = self._held.pop((kernel, attempt), ())
         for device in devices:
             del self._bindings[device]
-            if device not in self._aside_until:
-                self._mark(device, free=True)
+        aside = self._aside_until
+        self._mark([d for d in devices if d not in aside] if aside else devices, free=True)
         return devices
 
     def set_aside(self, devices: Iterable[DeviceId], until: float) -> None:
@@ -143,27 +212,55 @@ class GpuPool:
         for device in devices:
             if device in self._hosts_of:
                 self._aside_until[device] = until
-                self._mark(device, free=False)
+                self._mark([device], free=False)
 
     def end_aside(self, at: float) -> None:
         """Devices whose time is over can be tried again."""
         for device in [d for d, until in self._aside_until.items() if until <= at]:
             del self._aside_until[device]
             if device not in self._bindings:
-                self._mark(device, free=True)
+                self._mark([device], free=True)
 
     def drain_touched(self) -> set[HostId]:
         """Hosts on which what is free has changed since the last call."""
         touched, self._touched = self._touched, set()
         return touched
 
-    def _mark(self, device: DeviceId, *, free: bool) -> None:
-        for host in self._hosts_of.get(device, ()):
-            if free:
-                self._free[host].add(device)
-            else:
-                self._free[host].discard(device)
-            self._touched.add(host)
+    def _hold(self, key: tuple[KernelId, int], devices: tuple[DeviceId, ...]) -> None:
+        if devices:
+            self._held[key] = devices
+        else:
+            self._held.pop(key, None)
+
+    def _mark(self, devices: Iterable[DeviceId], *, free: bool) -> None:
+        hosts: set[HostId] = set()
+        for device in devices:
+            for host in self._hosts_of.get(device, ()):
+                if free:
+                    self._free[host].add(device)
+                else:
+                    self._free[host].discard(device)
+                hosts.add(host)
+        for host in hosts:
+            self._note(host)
+
+    def _note(self, host: HostId) -> None:
+        """What is free on the host has changed."""
+        self._touched.add(host)
+        count = len(self._free[host])
+        before = self._counted.get(host)
+        if before != count:
+            self._uncount(host)
+            self._counted[host] = count
+            self._by_free.setdefault(count, {})[host] = None
+
+    def _uncount(self, host: HostId) -> None:
+        count = self._counted.pop(host, None)
+        if count is not None:
+            hosts = self._by_free[count]
+            del hosts[host]
+            if not hosts:
+                del self._by_free[count]
 
     # ---- self-examination
 
@@ -180,6 +277,9 @@ class GpuPool:
                 found.append(f"{device} is bound by an attempt that does not hold it")
             if binding.host not in self._hosts_of.get(device, ()):
                 found.append(f"{device} is bound through {binding.host}, which does not list it")
+        counted = {host: n for n, hosts in self._by_free.items() for host in hosts}
+        if counted != {host: len(free) for host, free in self._free.items()}:
+            found.append("hosts are counted under a wrong number of free devices")
         if sum(len(devices) for devices in self._held.values()) != len(self._bindings):
             found.append("the devices held by attempts are not those that are bound")
         return found

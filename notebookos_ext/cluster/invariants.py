@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from notebookos_ext.cluster.model import REPLICA_COUNTS, ReplicaState
-from notebookos_ext.cluster.replicas import EXECUTING, IDLE, LOST, Kernel, Phase
+from notebookos_ext.cluster.hosts import Share, load_key
+from notebookos_ext.cluster.model import REPLICA_COUNTS, HostId, ReplicaState
+from notebookos_ext.cluster.replicas import EXECUTING, IDLE, LOST, Kernel, MigrationPhase, Phase
 from notebookos_ext.cluster.state import ClusterState
 from notebookos_ext.errors import Defect
 
@@ -16,6 +17,8 @@ def check(state: ClusterState) -> None:
         *state.pool.problems(),
         *_bindings(state),
         *_hosts(state),
+        *_order(state),
+        *_moves(state),
         *_waiting(state),
         *(problem for kernel in state.kernels.values() for problem in _kernel(state, kernel)),
     ]
@@ -31,11 +34,48 @@ def _bindings(state: ClusterState) -> Iterator[str]:
         if binding.releasing:
             continue
         kernel = state.kernels.get(binding.kernel)
+        if binding.reserved:
+            if kernel is None or not _may_reserve(state, kernel, binding.host):
+                yield f"{device} is reserved for {binding.kernel}, which has no use for it"
+            continue
         attempt = kernel.attempt if kernel is not None else None
         if attempt is None or attempt.number != binding.attempt:
             yield f"{device} is bound by attempt {binding.attempt} of {binding.kernel}, not open"
         elif device not in attempt.devices or attempt.host != binding.host:
             yield f"{device} is bound by an attempt that has not asked for it"
+
+
+def _may_reserve(state: ClusterState, kernel: Kernel, host: HostId) -> bool:
+    if state.sessions_reserve:
+        return host in kernel.members
+    migration = kernel.migration
+    return migration is not None and migration.cell is not None and migration.target == host
+
+
+def _moves(state: ClusterState) -> Iterator[str]:
+    moving = {kernel.id for kernel in state.kernels.values() if kernel.migration is not None}
+    if moving != set(state.moving):
+        yield "the kernels that are counted as moving are not those that move"
+    for kernel_id in moving:
+        kernel = state.kernels[kernel_id]
+        migration = kernel.migration
+        if migration is None:
+            continue
+        newcomer = migration.newcomer
+        if newcomer is None and migration.phase is not MigrationPhase.CHANGING:
+            yield f"the move of {kernel_id} begins nothing"
+        if newcomer is not None:
+            if newcomer.host in kernel.members:
+                yield f"{newcomer.id} comes to {newcomer.host}, where the kernel is already"
+            if newcomer.id not in state.hosts[newcomer.host].replicas:
+                yield f"{newcomer.host} does not list {newcomer.id}, which comes to it"
+            alive = newcomer.state is not LOST
+            if not alive and migration.phase is not MigrationPhase.CHANGING:
+                yield f"{newcomer.id} is lost, and its move goes on"
+        if migration.victim is not None and all(r.id != migration.victim for r in kernel.replicas):
+            yield f"{migration.victim} is to go and is not there"
+        if migration.cell is not None and state.queue.find(kernel_id, migration.cell) is None:
+            yield f"a replica of {kernel_id} moves for {migration.cell}, which does not wait"
 
 
 def _hosts(state: ClusterState) -> Iterator[str]:
@@ -49,8 +89,23 @@ def _hosts(state: ClusterState) -> Iterator[str]:
                 executing += 1
         if executing != host.executing:
             yield f"{host.id} counts {host.executing} executors instead of {executing}"
+        promised = Share()
+        for replica_id in host.replicas:
+            found = state.find_replica(replica_id)
+            if found is not None:
+                promised = Share(*(a + b for a, b in zip(promised, found[1].share, strict=True)))
+        if promised != host.promised:
+            yield f"{host.id} promises {host.promised} instead of {promised}"
+        if host.draining != (host.id in state.draining):
+            yield f"{host.id} is drained and not listed so, or the other way round"
         if not host.ready and state.pool.devices(host.id):
             yield f"{host.id} is lost but still lists devices"
+
+
+def _order(state: ClusterState) -> Iterator[str]:
+    usable = sorted((host for host in state.hosts.values() if host.usable), key=load_key)
+    if [host.id for host in usable] != [host.id for host in state.by_load]:
+        yield "the hosts are not in the order of their load"
 
 
 def _kernel(state: ClusterState, kernel: Kernel) -> Iterator[str]:
@@ -62,7 +117,8 @@ def _kernel(state: ClusterState, kernel: Kernel) -> Iterator[str]:
         return
     if kernel.id in state.without_hosts:
         yield f"kernel {kernel.id} has hosts and waits for some"
-    if len(kernel.replicas) not in REPLICA_COUNTS:
+    resized = kernel.id in state.to_resize or kernel.migration is not None
+    if len(kernel.replicas) not in REPLICA_COUNTS and not resized:
         yield f"kernel {kernel.id} has {len(kernel.replicas)} replicas"
     if tuple(replica.host for replica in kernel.replicas) != kernel.members:
         yield f"the replicas of kernel {kernel.id} are not where its members are"

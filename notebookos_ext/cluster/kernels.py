@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from notebookos_ext.cluster import cells
+from notebookos_ext.cluster import cells, migration
 from notebookos_ext.cluster.actions import (
     CloseKernel,
     KernelRejected,
     KernelStarted,
+    ReleaseHost,
     RequestHosts,
     StartEpoch,
 )
@@ -25,6 +26,7 @@ from notebookos_ext.cluster.events import (
     ReplicaStarted,
     Ticked,
 )
+from notebookos_ext.cluster.gpus import RESERVED
 from notebookos_ext.cluster.hosts import Host
 from notebookos_ext.cluster.model import (
     REPLICA_COUNTS,
@@ -34,7 +36,7 @@ from notebookos_ext.cluster.model import (
     KernelId,
     ReplicaId,
 )
-from notebookos_ext.cluster.replicas import LOST, STARTING, Kernel, Replica, Step
+from notebookos_ext.cluster.replicas import LOST, STARTING, Kernel, MigrationPhase, Replica, Step
 from notebookos_ext.cluster.turn import Turn
 
 ASK_AGAIN_S = 30.0
@@ -56,9 +58,17 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
         state.hosts[spec.host] = Host(spec)
     else:
         known.spec, known.state, known.lost_reason = spec, HostState.READY, ""
+        known.prewarmed = known.prewarming = 0
+        known.releasing = False
+        if known.removed:
+            known.removed = known.draining = known.release = False
+            state.draining.pop(known.id, None)
+    host = state.hosts[spec.host]
+    host.joined_at = event.at
+    state.by_load.note(host)
     state.most_gpus = max(host.gpu_count for host in state.hosts.values())
     state.pool.list_host(spec.host, spec.devices)
-    for replica_id in sorted(state.hosts[spec.host].replicas):
+    for replica_id in sorted(host.replicas):
         found = state.find_replica(replica_id)
         if found is not None:
             found[1].failures = 0
@@ -84,25 +94,47 @@ def host_removed(turn: Turn, event: HostRemoved) -> None:
         return
     if host.ready:
         _lose_host(turn, host, "it was taken away")
-    if not host.replicas:
-        del turn.state.hosts[host.id]
-        turn.state.most_gpus = max((h.gpu_count for h in turn.state.hosts.values()), default=0)
-        turn.look_at_all = True
+    host.removed = host.draining = host.release = True
+    turn.state.draining[host.id] = None
+    forget_empty(turn)
+
+
+def forget_empty(turn: Turn) -> None:
+    """Hosts that are gone for good are forgotten once no kernel has a member on them."""
+    state = turn.state
+    for host_id in list(state.draining):
+        host = state.hosts[host_id]
+        if host.removed and not host.replicas:
+            del state.hosts[host_id]
+            del state.draining[host_id]
+            state.most_gpus = max((h.gpu_count for h in state.hosts.values()), default=0)
+            turn.look_at_all = True
 
 
 def host_drain_requested(turn: Turn, event: HostDrainRequested) -> None:
     """Nothing new goes there."""
     host = turn.state.hosts.get(event.host)
     if host is not None:
-        host.draining, host.release = True, event.release
+        drain(turn, host, release=event.release)
+
+
+def drain(turn: Turn, host: Host, *, release: bool) -> None:
+    """Take nothing new, and move what is there."""
+    host.draining, host.release = True, release
+    turn.state.draining[host.id] = None
+    turn.state.by_load.note(host)
+    if turn.state.options.migrate:
+        migration.empty_hosts(turn)
 
 
 def host_drain_cancelled(turn: Turn, event: HostDrainCancelled) -> None:
     """It is as good as any other; kernels that wait for hosts may use it."""
     host = turn.state.hosts.get(event.host)
-    if host is None or not host.draining:
+    if host is None or not host.draining or host.removed:
         return
     host.draining = host.release = False
+    turn.state.draining.pop(host.id, None)
+    turn.state.by_load.note(host)
     for kernel_id in list(turn.state.without_hosts):
         _place(turn, turn.state.kernels[kernel_id])
 
@@ -110,6 +142,7 @@ def host_drain_cancelled(turn: Turn, event: HostDrainCancelled) -> None:
 def _lose_host(turn: Turn, host: Host, reason: str) -> None:
     state = turn.state
     host.state, host.lost_reason = HostState.LOST, reason
+    state.by_load.note(host)
     state.pool.unlist_host(host.id)
     for replica_id in sorted(host.replicas):
         found = state.find_replica(replica_id)
@@ -121,6 +154,9 @@ def _lose_host(turn: Turn, host: Host, reason: str) -> None:
         if replica.can(Step.DIED):
             turn.step(replica, Step.DIED)
         kernel.forget_names_of(replica.id)
+        if _is_newcomer(kernel, replica):
+            migration.newcomer_lost(turn, kernel, replica.lost_reason)
+            continue
         cells.executor_gone(turn, kernel, replica, replica.lost_reason, host_lives=False)
         cells.finish_without_members(turn, kernel)
         state.dirty.add(kernel.id)
@@ -195,10 +231,12 @@ def kernel_stopped(turn: Turn, event: KernelStopped) -> None:
     if kernel is None:
         return
     _end_epoch(turn, kernel, "the kernel was shut down")
+    state.pool.release(kernel.id, RESERVED)
     if kernel.placed:
         _leave_hosts(turn, kernel)
-        turn.say(CloseKernel(kernel=kernel.id, members=kernel.members))
-    state.without_hosts.pop(kernel.id, None)
+        turn.say(CloseKernel(kernel=kernel.id, members=_all_members(kernel)))
+    for waiting in (state.without_hosts, state.moving, state.to_resize):
+        waiting.pop(kernel.id, None)
     del state.kernels[kernel.id]
 
 
@@ -217,7 +255,7 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
     if not kernel.placed:
         return
     kernel.epoch += 1
-    if kernel.next_replica_count != len(kernel.replicas):
+    if kernel.next_replica_count != len(kernel.replicas) and not turn.state.options.migrate:
         _place_anew(turn, kernel)
     turn.say(StartEpoch(kernel=kernel.id, epoch=kernel.epoch, members=kernel.members))
     _launch_all(turn, kernel)
@@ -231,22 +269,42 @@ def kernel_settings_changed(turn: Turn, event: KernelSettingsChanged) -> None:
         return
     if event.gpus_per_cell is not None:
         kernel.set_gpus_per_cell(event.gpus_per_cell)
+        turn.state.promise_anew(kernel)
     if event.replica_count in REPLICA_COUNTS and (
         kernel.placed or event.replica_count <= turn.state.max_hosts
     ):
         kernel.next_replica_count = event.replica_count
     if not kernel.placed and not _place(turn, kernel):
         _ask_for_hosts(turn, kernel)
+    if turn.state.options.migrate:
+        migration.resize(turn, kernel)
     turn.state.dirty.add(kernel.id)
 
 
 def _end_epoch(turn: Turn, kernel: Kernel, reason: str) -> None:
     for waiting in list(kernel.waiting):
         cells.abort(turn, kernel, waiting, reason)
-    for replica in kernel.replicas:
+    if kernel.migration is not None and kernel.migration.phase is not MigrationPhase.CHANGING:
+        migration.roll_back(turn, kernel, reason, avoid=False)
+    for replica in _all_replicas(kernel):
         turn.stop(kernel, replica)
         turn.state.lost.pop(replica.id, None)
     cells.abandon_attempt(turn, kernel)
+
+
+def _all_replicas(kernel: Kernel) -> tuple[Replica, ...]:
+    """Its replicas, and the one that is on its way."""
+    if kernel.migration is None or kernel.migration.newcomer is None:
+        return kernel.replicas
+    return (*kernel.replicas, kernel.migration.newcomer)
+
+
+def _all_members(kernel: Kernel) -> tuple[HostId, ...]:
+    return tuple(dict.fromkeys((*kernel.members, *(r.host for r in _all_replicas(kernel)))))
+
+
+def _is_newcomer(kernel: Kernel, replica: Replica) -> bool:
+    return kernel.migration is not None and kernel.migration.newcomer is replica
 
 
 def _place(turn: Turn, kernel: Kernel) -> bool:
@@ -269,7 +327,7 @@ def _place_anew(turn: Turn, kernel: Kernel) -> None:
     placement = turn.policy.place(turn.view, kernel, count)
     if len(placement.hosts) < count:
         for replica in kernel.replicas:
-            turn.state.hosts[replica.host].replicas.add(replica.id)
+            turn.state.carry(kernel, replica, len(kernel.replicas))
         _ask_for_hosts(turn, kernel)
         return
     turn.say(CloseKernel(kernel=kernel.id, members=old))
@@ -279,16 +337,16 @@ def _place_anew(turn: Turn, kernel: Kernel) -> None:
 def _settle(turn: Turn, kernel: Kernel, hosts: tuple[HostId, ...]) -> None:
     kernel.settle(hosts)
     for replica in kernel.replicas:
-        turn.state.hosts[replica.host].replicas.add(replica.id)
+        turn.state.carry(kernel, replica, len(hosts))
 
 
 def _leave_hosts(turn: Turn, kernel: Kernel) -> None:
-    for replica in kernel.replicas:
-        turn.state.hosts[replica.host].replicas.discard(replica.id)
+    for replica in _all_replicas(kernel):
+        turn.state.drop(replica)
 
 
 def _launch_all(turn: Turn, kernel: Kernel) -> None:
-    for replica in kernel.replicas:
+    for replica in _all_replicas(kernel):
         replica.failures = 0
         if turn.state.hosts[replica.host].ready:
             turn.launch(kernel, replica)
@@ -317,6 +375,9 @@ def replica_started(turn: Turn, event: ReplicaStarted) -> None:
     kernel, replica = found
     turn.step(replica, Step.STARTED)
     replica.pid, replica.started_at, replica.lost_reason = event.pid, event.at, ""
+    if _is_newcomer(kernel, replica):
+        migration.newcomer_started(turn, kernel)
+        return
     if not kernel.started:
         kernel.started = True
         turn.say(KernelStarted(kernel=kernel.id))
@@ -332,6 +393,9 @@ def replica_lost(turn: Turn, event: ReplicaLost) -> None:
     replica.plan_relaunch(turn.at)
     replica.lost_reason = event.reason
     turn.step(replica, Step.DIED)
+    if _is_newcomer(kernel, replica):
+        migration.newcomer_lost(turn, kernel, event.reason)
+        return
     kernel.forget_names_of(replica.id)
     cells.executor_gone(turn, kernel, replica, event.reason, host_lives=True)
     turn.state.lost[replica.id] = replica
@@ -365,10 +429,33 @@ def ticked(turn: Turn, _event: Ticked) -> None:
     """What was put off until later is looked at again."""
     state = turn.state
     state.pool.end_aside(turn.at)
-    _relaunch_due(turn)
+    if state.lost:
+        _relaunch_due(turn)
     for kernel_id in list(state.without_hosts):
-        _ask_for_hosts(turn, state.kernels[KernelId(kernel_id)])
-    for waiting in state.queue:
-        waiting.refused.clear()
-        waiting.refusals.clear()
-    turn.look_at_all = len(state.queue) > 0
+        kernel = state.kernels[KernelId(kernel_id)]
+        if not _place(turn, kernel):
+            _ask_for_hosts(turn, kernel)
+    if state.options.migrate:
+        for kernel_id in list(state.to_resize):
+            migration.resize(turn, state.kernels[kernel_id])
+        if state.draining:
+            migration.empty_hosts(turn)
+    if state.draining:
+        forget_empty(turn)
+        _release_empty(turn)
+    if state.queue:
+        for waiting in state.queue:
+            waiting.refused.clear()
+            waiting.refusals.clear()
+        turn.look_at_all = True
+
+
+def _release_empty(turn: Turn) -> None:
+    """Give hosts back on which nothing is left."""
+    state = turn.state
+    for host_id in state.draining:
+        host = state.hosts[host_id]
+        going = host.release and host.ready and not host.releasing
+        if going and not host.replicas and not state.pool.bound_on(host_id):
+            host.releasing = True
+            turn.say(ReleaseHost(host_id, host.spec.incarnation, "it is empty"))

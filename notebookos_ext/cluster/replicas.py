@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from notebookos_ext.cluster.hosts import NOTHING, Share
 from notebookos_ext.cluster.model import (
     Cell,
+    CellId,
     DeviceId,
     HeldName,
     HostId,
@@ -61,7 +63,7 @@ TRANSITIONS: dict[tuple[ReplicaState, Step], ReplicaState] = {
 """Everything that may happen; a replica begins LOST, because there is no process of it yet."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Replica:
     """One process of a kernel, over all its lives on its host."""
 
@@ -76,15 +78,20 @@ class Replica:
     failures: int = 0
     relaunch_at: float = 0.0
     lost_reason: str = ""
-    story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY_LENGTH))
+    share: Share = NOTHING
+    """What it promises of its host."""
+    story: deque[tuple[float, Step, ReplicaState]] = field(
+        default_factory=lambda: deque(maxlen=STORY_LENGTH)
+    )
 
     def step(self, step: Step, at: float) -> None:
         """Move on by the table. Raises Defect, which tells what happened before, for all else."""
         following = TRANSITIONS.get((self.state, step))
         if following is None:
-            before = "; ".join(self.story) or "nothing happened to it before"
+            told = (f"{when:g} s: {what}, so {then}" for when, what, then in self.story)
+            before = "; ".join(told) or "nothing happened to it before"
             raise Defect(f"replica {self.id} is {self.state} and cannot be {step} ({before})")
-        self.story.append(f"{at:g} s: {step}, so {following}")
+        self.story.append((at, step, following))
         self.state = following
         if following is not IDLE and following is not EXECUTING:
             self.pid = None
@@ -124,7 +131,7 @@ class Phase(enum.StrEnum):
     """Its executor is gone (or the cell was taken back); LOST is being committed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """The open attempt of a kernel; there is at most one."""
 
@@ -146,7 +153,55 @@ class Attempt:
         return self.waiting.cell
 
 
-@dataclass(slots=True)
+class MigrationReason(enum.StrEnum):
+    """Why a replica moves; people read it."""
+
+    CELL = "no host of the kernel could run its cell"
+    BY_HAND = "it was asked for"
+    DRAIN = "its host is being emptied"
+    REBALANCING = "its host had no GPUs for the kernel's next cell"
+    REPLICA_COUNT = "the kernel's replica count was changed"
+
+
+class MigrationPhase(enum.StrEnum):
+    """How far a migration is; the old replica serves until the members have changed."""
+
+    STARTING = "starting"
+    """The new replica starts and catches up with the log."""
+    CAUGHT_UP = "caught-up"
+    """It could take over, but the old one runs a cell."""
+    CHANGING = "changing"
+    """The group's members are being changed; what comes of it is known only by the answer."""
+
+
+@dataclass(slots=True, eq=False)
+class Migration:
+    """A replica on its way to another host, or one more, or one less."""
+
+    reason: MigrationReason
+    since: float
+    victim: ReplicaId | None
+    """The replica that goes; None when one is added."""
+    newcomer: Replica | None
+    """The replica that comes; None when one is taken away."""
+    cell: CellId | None = None
+    """The cell that waits for it."""
+    phase: MigrationPhase = MigrationPhase.STARTING
+    members: tuple[HostId, ...] = ()
+    """While CHANGING: those that were asked for."""
+
+    @property
+    def target(self) -> HostId | None:
+        """Where the newcomer lives."""
+        return self.newcomer.host if self.newcomer is not None else None
+
+    @property
+    def replaces(self) -> ReplicaId | None:
+        """The replica that must not be chosen any more."""
+        return self.victim if self.phase is MigrationPhase.CHANGING else None
+
+
+@dataclass(slots=True, eq=False)
 class Kernel:
     """A distributed kernel."""
 
@@ -168,6 +223,21 @@ class Kernel:
     held: tuple[HeldName, ...] = ()
     pending_on: ReplicaId | None = None
     pending: tuple[str, ...] = ()
+    next_number: int = 1
+    """The number of the replica that comes next; none is used twice in the life of a group."""
+    migration: Migration | None = None
+    avoid: dict[HostId, float] = field(default_factory=dict)
+    """Hosts to which a move failed, and until when they are not tried again."""
+    stored: bool = False
+    """Its namespace is in the store alone; no replica runs."""
+    storing: bool = False
+    """It is on its way there."""
+    active_at: float = 0.0
+    """When a cell of it arrived or ended last."""
+    gpus_active_at: float = float("-inf")
+    """The same of cells with GPUs …"""
+    gpus_active: int = 0
+    """… and how many they asked for last."""
 
     @property
     def id(self) -> KernelId:
@@ -187,6 +257,8 @@ class Kernel:
     @property
     def state(self) -> KernelState:
         """The state that people see."""
+        if self.stored and not self.waiting:
+            return KernelState.IDLE
         if not self.placed:
             return KernelState.WAITING_FOR_HOSTS
         if self.attempt is not None:
@@ -196,8 +268,21 @@ class Kernel:
         return KernelState.QUEUED if self.waiting else KernelState.IDLE
 
     def replica(self, replica: ReplicaId) -> Replica | None:
-        """Its replica of that id."""
-        return next((r for r in self.replicas if r.id == replica), None)
+        """Its replica of that id, the one that is on its way included."""
+        for found in self.replicas:
+            if found.id == replica:
+                return found
+        newcomer = self.migration.newcomer if self.migration is not None else None
+        return newcomer if newcomer is not None and newcomer.id == replica else None
+
+    def numbered(self, number: int) -> Replica | None:
+        """Its replica of that number."""
+        return next((r for r in self.replicas if r.number == number), None)
+
+    @property
+    def user(self) -> str:
+        """Whose fair share and quota its cells count towards."""
+        return self.spec.user or self.spec.kernel
 
     def set_gpus_per_cell(self, gpus: int) -> None:
         """From the next cell on."""
@@ -210,6 +295,12 @@ class Kernel:
             Replica(replica_id(self.id, number), number, host)
             for number, host in enumerate(members, start=1)
         )
+        self.next_number = len(members) + 1
+
+    def newcomer(self, host: HostId) -> Replica:
+        """A further replica of a number of its own, which is none of its members yet."""
+        number, self.next_number = self.next_number, self.next_number + 1
+        return Replica(replica_id(self.id, number), number, host)
 
     def forget_namespace(self) -> None:
         """What was known of the names of the epoch that is over."""

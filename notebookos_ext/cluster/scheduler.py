@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from notebookos_ext.cluster import cells, events, kernels
+from notebookos_ext.cluster import cells, events, kernels, migration
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.policies import make_policy
@@ -32,8 +32,8 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.HostsUnavailable: not_asked_for,
     events.PrewarmedStarted: not_asked_for,
     events.PrewarmedLost: not_asked_for,
-    events.MigrationRequested: not_asked_for,
-    events.MembersChanged: not_asked_for,
+    events.MigrationRequested: migration.requested,
+    events.MembersChanged: migration.members_changed,
     events.KernelStored: not_asked_for,
     events.KernelRequested: kernels.kernel_requested,
     events.KernelRevived: kernels.kernel_revived,

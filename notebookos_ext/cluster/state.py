@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from notebookos_ext.cluster.gpus import Binding, GpuPool
-from notebookos_ext.cluster.hosts import Host, host_order
+from notebookos_ext.cluster.hosts import Host, HostsByLoad, Share, host_order, share_of
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, ReplicaId
 from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.queueing import WaitingCell, WaitingQueue
@@ -23,6 +23,8 @@ class ClusterState:
     def __init__(self, *, max_hosts: int, options: Options) -> None:
         self.max_hosts = max_hosts
         self.options = options
+        self.sessions_reserve = False
+        """The policy sets GPUs apart for as long as a kernel lives."""
         self.hosts: dict[HostId, Host] = {}
         self.kernels: dict[KernelId, Kernel] = {}
         self.most_gpus = 0
@@ -39,6 +41,15 @@ class ClusterState:
         """Free devices that are kept for protected cells, by these cells' order, oldest first."""
         self.dirty: set[KernelId] = set()
         """Kernels whose waiting cells must be looked at before this event is done."""
+        self.by_load = HostsByLoad()
+        self.draining: dict[HostId, None] = {}
+        """Hosts that are to be emptied."""
+        self.moving: dict[KernelId, None] = {}
+        """Kernels with a migration."""
+        self.prewarmed_used: set[HostId] = set()
+        """Hosts whose pool of pre-warmed replicas has changed."""
+        self.to_resize: dict[KernelId, None] = {}
+        """Kernels that have another number of replicas than they should."""
 
     def ready_hosts(self) -> list[Host]:
         """Hosts whose agent answers, by name."""
@@ -51,6 +62,32 @@ class ClusterState:
     def waiting(self) -> tuple[WaitingCell, ...]:
         """Cells that have not started, oldest first."""
         return tuple(self.queue)
+
+    def carry(self, kernel: Kernel, replica: Replica, count: int) -> None:
+        """The replica's host carries it, as one of `count`."""
+        replica.share = share_of(kernel.spec, count)
+        host = self.hosts[replica.host]
+        host.add(replica.id, replica.share)
+        self.by_load.note(host)
+
+    def drop(self, replica: Replica) -> None:
+        """The replica's host no longer carries it."""
+        host = self.hosts[replica.host]
+        host.remove(replica.id, replica.share)
+        replica.share = Share()
+        self.by_load.note(host)
+
+    def promise_anew(self, kernel: Kernel) -> None:
+        """What the kernel may need, or the number of its replicas, has changed."""
+        for replica in kernel.replicas:
+            if replica.id in self.hosts[replica.host].replicas:
+                self.drop(replica)
+                self.carry(kernel, replica, len(kernel.replicas))
+
+    @property
+    def ready_count(self) -> int:
+        """How many hosts' agents answer."""
+        return sum(host.ready for host in self.hosts.values())
 
     def find_replica(self, replica: ReplicaId) -> tuple[Kernel, Replica] | None:
         """The replica of that id and its kernel."""
@@ -89,6 +126,16 @@ class ClusterView:
     def bindings(self) -> Mapping[DeviceId, Binding]:
         """Every bound device and who holds it."""
         return self._state.pool.bindings
+
+    @property
+    def ready_count(self) -> int:
+        """How many hosts' agents answer."""
+        return self._state.ready_count
+
+    @property
+    def by_load(self) -> HostsByLoad:
+        """The hosts that may take something new, the least loaded first."""
+        return self._state.by_load
 
     @property
     def pool(self) -> GpuPool:

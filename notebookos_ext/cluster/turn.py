@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from notebookos_ext.cluster.actions import Action, StartReplica, StopReplica
+from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.cluster.policies.base import Policy
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import EXECUTING, Kernel, Replica, Step
@@ -27,6 +28,8 @@ class Turn:
     """Every waiting cell must be looked at, not only those that the event is about."""
     reasons: dict[WaitingCell, str] = field(default_factory=dict)
     """What waiting cells wait for as of now, to be told at the end."""
+    unreserve: set[KernelId] = field(default_factory=set)
+    """Kernels whose reserved GPUs are free for all unless a cell of theirs starts in this turn."""
 
     def say(self, action: Action) -> None:
         """Add an action."""
@@ -39,9 +42,14 @@ class Turn:
         self.state.hosts[replica.host].executing += (replica.state is EXECUTING) - before
 
     def launch(self, kernel: Kernel, replica: Replica) -> None:
-        """Start the replica's process on its host, which is ready."""
+        """Start the replica's process on its host, which is ready; pre-warmed if there is one."""
         self.step(replica, Step.LAUNCHED)
         self.state.lost.pop(replica.id, None)
+        host = self.state.hosts[replica.host]
+        prewarmed = host.prewarmed > 0
+        if prewarmed:
+            host.prewarmed -= 1
+            self.state.prewarmed_used.add(host.id)
         self.say(
             StartReplica(
                 kernel=kernel.id,
@@ -49,6 +57,8 @@ class Turn:
                 host=replica.host,
                 members=kernel.members,
                 epoch=kernel.epoch,
+                learner=kernel.migration is not None and kernel.migration.newcomer is replica,
+                prewarmed=prewarmed,
             )
         )
 

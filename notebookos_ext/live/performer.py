@@ -55,6 +55,7 @@ class Performer:
             # Asked for only with options that no live scheduler is given.
             actions.ChangeMembers: self._cannot,
             actions.CloseMember: self._cannot,
+            actions.MigrationEnded: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,
             actions.StartPrewarmed: self._cannot,

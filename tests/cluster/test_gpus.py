@@ -104,4 +104,7 @@ def test_a_host_takes_its_bindings_with_it_but_not_its_neighbours_devices(pool: 
 def test_problems_are_found(pool: GpuPool) -> None:
     pool.bind((G0,), binding())
     pool._free[A].add(G0)
-    assert pool.problems() == ["g0 is counted wrongly among the free of a"]
+    assert pool.problems() == [
+        "g0 is counted wrongly among the free of a",
+        "hosts are counted under a wrong number of free devices",
+    ]

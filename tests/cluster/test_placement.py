@@ -6,7 +6,7 @@ import pytest
 from builders import device, host_spec
 
 from notebookos_ext.cluster.gpus import Binding, GpuPool
-from notebookos_ext.cluster.hosts import Host
+from notebookos_ext.cluster.hosts import Host, load_key
 from notebookos_ext.cluster.model import (
     CellId,
     DeviceId,
@@ -16,7 +16,14 @@ from notebookos_ext.cluster.model import (
     KernelSpec,
     ReplicaId,
 )
-from notebookos_ext.cluster.placement import choose_devices, free_text, gpus_text, place_kernel
+from notebookos_ext.cluster.placement import (
+    Placement,
+    ask_for,
+    choose_devices,
+    free_text,
+    gpus_text,
+    place_kernel,
+)
 
 A = HostId("a")
 
@@ -29,20 +36,24 @@ def spec(gpus: int = 0) -> KernelSpec:
     return KernelSpec(KernelId("k"), gpus_per_cell=gpus)
 
 
+def place(hosts: list[Host], wanted: KernelSpec, count: int, limit: float = 0.0) -> Placement:
+    return place_kernel(sorted(hosts, key=load_key), ask_for(wanted, count, limit), count)
+
+
 def test_fewest_replicas_first_then_by_name() -> None:
     hosts = [host("host-10"), host("host-2"), host("host-1", replicas=1), host("host-3")]
-    assert place_kernel(hosts, spec(), 3).hosts == ("host-2", "host-3", "host-10")
+    assert place(hosts, spec(), 3).hosts == ("host-2", "host-3", "host-10")
 
 
 def test_hosts_that_could_serve_the_gpu_cells_first() -> None:
     hosts = [host("a", gpus=0), host("b", replicas=5, gpus=4), host("c", gpus=2)]
-    assert place_kernel(hosts, spec(gpus=4), 2).hosts == ("b", "a")
+    assert place(hosts, spec(gpus=4), 2).hosts == ("b", "a")
 
 
 def test_lost_hosts_are_refused_with_the_reason() -> None:
     gone = host("a")
     gone.state, gone.lost_reason = HostState.LOST, "its lease expired"
-    placement = place_kernel([gone, host("b")], spec(), 2)
+    placement = place([gone, host("b")], spec(), 2)
     assert placement.hosts == ("b",)
     assert placement.refused == {"a": "a is lost: its lease expired"}
 

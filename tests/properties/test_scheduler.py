@@ -16,6 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scheduler_world import HOSTS, World
 
+from notebookos_ext.cluster.options import Options
+from notebookos_ext.cluster.scheduler import Scheduler
+
 SEEDS = range(400 if os.environ.get("NOTEBOOKOS_FULL") else 24)
 STEPS = 600
 
@@ -24,7 +27,7 @@ STEPS = 600
 def test_a_long_random_day(seed: int) -> None:
     """The failing seed is in the test's name, which repeats it."""
     rng = random.Random(seed)
-    world = World()
+    world = World(Scheduler(max_hosts=6, options=Options(migrate=seed % 2 == 1)))
     for host in HOSTS[: rng.randint(0, len(HOSTS))]:
         world.join(host)
     for _ in range(STEPS):
@@ -36,9 +39,9 @@ def test_a_long_random_day(seed: int) -> None:
 class Days(RuleBasedStateMachine):
     """Short ways, one throw of the dice a step, so that a failure shrinks to few steps."""
 
-    @initialize(hosts=st.integers(min_value=0, max_value=6))
-    def begin(self, hosts: int) -> None:
-        self.world = World()
+    @initialize(hosts=st.integers(min_value=0, max_value=6), migrate=st.booleans())
+    def begin(self, hosts: int, *, migrate: bool) -> None:
+        self.world = World(Scheduler(max_hosts=6, options=Options(migrate=migrate)))
         for host in HOSTS[:hosts]:
             self.world.join(host)
 

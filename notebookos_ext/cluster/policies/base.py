@@ -31,6 +31,19 @@ class Wait(msgspec.Struct, frozen=True):
     line_at: tuple[HostId, ...] = ()
 
 
+class Move(msgspec.Struct, frozen=True):
+    """No host of the kernel can run the cell, but `target` can, once a replica has moved there.
+
+    `devices` of it are set apart meanwhile; its user is told `reason`. Should GPUs become free at
+    `line_at` first, the cell begins there.
+    """
+
+    target: HostId
+    devices: tuple[DeviceId, ...]
+    reason: str
+    line_at: tuple[HostId, ...] = ()
+
+
 class Reject(msgspec.Struct, frozen=True):
     """Never, because of `reason`; `hint` says what its user can do."""
 
@@ -38,7 +51,7 @@ class Reject(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-Choice = Run | Wait | Reject
+Choice = Run | Wait | Move | Reject
 
 
 class Policy(Protocol):

@@ -16,16 +16,20 @@ from notebookos_ext.cluster.model import (
     DeviceId,
     DeviceKind,
     ExecutorPreference,
+    HostId,
     ReplicaState,
 )
 from notebookos_ext.cluster.placement import (
+    Ask,
     Placement,
+    ask_for,
     choose_devices,
+    find_target,
     free_text,
     gpus_text,
     place_kernel,
 )
-from notebookos_ext.cluster.policies.base import Choice, Reject, Run, Wait
+from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
 from notebookos_ext.cluster.state import ClusterView
@@ -41,7 +45,12 @@ class ReplicatedPolicy:
 
     def place(self, view: ClusterView, kernel: Kernel, count: int) -> Placement:
         """Spread over the hosts with the fewest replicas, those with enough GPUs first."""
-        return place_kernel(view.hosts.values(), kernel.spec, count)
+        ask = ask_for(kernel.spec, count, view.options.subscription_limit)
+        found = place_kernel(view.by_load, ask, count)
+        if len(found.hosts) < count and ask.limit and len(view.hosts) >= view.max_hosts:
+            # No more hosts are to be had: promised too often is better than not at all.
+            return place_kernel(view.by_load, ask_for(kernel.spec, count), count)
+        return found
 
     def choose(
         self,
@@ -83,10 +92,11 @@ def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
     if cell.gpus < 0:
         return Reject(f"a cell cannot ask for {cell.gpus} GPUs", "ask for 0 or more")
     count = len(kernel.replicas) or kernel.next_replica_count
-    if cell.replica_number is not None and not 1 <= cell.replica_number <= count:
+    numbers = [r.number for r in kernel.replicas] or list(range(1, count + 1))
+    if cell.replica_number is not None and cell.replica_number not in numbers:
         return Reject(
             f"the cell asks for replica {cell.replica_number}, "
-            f"but this kernel has {'one replica' if count == 1 else f'replicas 1 to {count}'}",
+            f"but this kernel has {_numbers_text(numbers)}",
             "change or remove the replica in the cell's metadata",
         )
     most = view.most_gpus
@@ -107,7 +117,7 @@ def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
 def _not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
     if not kernel.placed:
         count = kernel.next_replica_count
-        ready = len(view.ready_hosts)
+        ready = view.ready_count
         return Wait(f"the kernel waits for hosts: it needs {count}, {ready} ready")
     if kernel.attempt is not None:
         if kernel.attempt.phase is Phase.CLOSING:
@@ -123,7 +133,8 @@ def _conflict(kernel: Kernel, cell: Cell) -> Choice | None:
     """The user named one replica, but the names are on another."""
     if cell.replica_number is None:
         return None
-    named = kernel.replicas[cell.replica_number - 1].id
+    replica = kernel.numbered(cell.replica_number)
+    named = replica.id if replica is not None else None
     if kernel.held_by not in (None, named):
         names = names_text([held.name for held in kernel.held])
         return Reject(
@@ -141,7 +152,7 @@ def _conflict(kernel: Kernel, cell: Cell) -> Choice | None:
 
 def _too_many_for_kernel(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
     """Some host of the cluster has enough GPUs, but none that this cell could use."""
-    if cell.gpus == 0:
+    if cell.gpus == 0 or _may_move(view, kernel, cell):
         return None
     allowed = [replica for replica in kernel.replicas if _could_ever(kernel, cell, replica)]
     counts = {replica.host: view.hosts[replica.host].gpu_count for replica in allowed}
@@ -163,13 +174,16 @@ def _run_or_wait(
     waiting: WaitingCell,
     kept: Collection[DeviceId],
     at: float,
-) -> Run | Wait:
+) -> Run | Wait | Move:
     cell = waiting.cell
     allowed = allowed_replicas(kernel, cell)
     recycling = next((r for r in allowed if r.id == waiting.recycling), None)
     if recycling is not None and recycling.state is ReplicaState.STARTING:
         return Wait(f"replica {recycling.number} is being restarted so that it can use other GPUs")
-    live = [r for r in allowed if _live(view, r) and r.id not in waiting.refused]
+    replaced = kernel.migration.replaces if kernel.migration is not None else None
+    live = [
+        r for r in allowed if _live(view, r) and r.id not in waiting.refused and r.id != replaced
+    ]
     if any(_gives_back(view, kernel, cell, replica, at) for replica in live):
         return Wait("waits until the GPUs of the cell before are given back")
     options = []
@@ -181,6 +195,9 @@ def _run_or_wait(
     if options:
         *_, best, devices = min(options)
         return Run(best, devices)
+    line_at = tuple(r.host for r in live)
+    if cell.gpus > 0 and (move := _move(view, kernel, waiting, kept, at, line_at)) is not None:
+        return move
     if not live or cell.gpus == 0:
         absent = ", ".join(_why_not(view, r, waiting) for r in allowed)
         return Wait(f"no replica can run it now: {absent}")
@@ -190,17 +207,72 @@ def _run_or_wait(
         else _why_not(view, r, waiting)
         for r in allowed
     )
-    return Wait(f"waits for {gpus_text(cell.gpus)}: {states}", tuple(r.host for r in live))
+    return Wait(f"waits for {gpus_text(cell.gpus)}: {states}", line_at)
+
+
+def _move(
+    view: ClusterView,
+    kernel: Kernel,
+    waiting: WaitingCell,
+    kept: Collection[DeviceId],
+    at: float,
+    line_at: tuple[HostId, ...],
+) -> Move | Wait | None:
+    """Bring a replica to where the GPUs are, if that is possible and not under way."""
+    cell, migration = waiting.cell, kernel.migration
+    if not _may_move(view, kernel, cell):
+        return None
+    if migration is not None:
+        if migration.cell != cell.cell:
+            return None
+        return Wait(f"waits until a replica has moved to {migration.target}", line_at)
+    able = [r for r in kernel.replicas if r.id != kernel.pending_on]
+    if not able:
+        return None
+    if kernel.pending_on is not None and any(
+        _live(view, r) and _devices_for(view, kernel, r, cell.gpus, kept) is not None for r in able
+    ):
+        # It begins there as soon as everything is durable.
+        return None
+    hosts = view.hosts
+    avoided = [host for host, until in kernel.avoid.items() if until > at]
+    ask = Ask(
+        kernel.spec,
+        able[0].share,
+        without=(*kernel.members, *avoided),
+        domains=frozenset(hosts[r.host].spec.failure_domain for r in kernel.replicas),
+    )
+    target = find_target(view.pool, hosts, ask, cell.gpus, kept)
+    if target is None:
+        return None
+    devices = choose_devices(view.pool, target, cell.gpus, without=kept)
+    if devices is None:
+        return None
+    reason = f"waits until a replica has moved to {target}, which has {gpus_text(cell.gpus)} free"
+    return Move(target, devices, reason, line_at)
 
 
 # ---- what the steps are made of
+
+
+def _may_move(view: ClusterView, kernel: Kernel, cell: Cell) -> bool:
+    """Whether the cell could run on a replica that is not there yet."""
+    return view.options.migrate and cell.replica_number is None and kernel.held_by is None
+
+
+def _numbers_text(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return "one replica" if numbers == [1] else f"only replica {numbers[0]}"
+    if numbers == list(range(1, len(numbers) + 1)):
+        return f"replicas 1 to {len(numbers)}"
+    return f"replicas {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def allowed_replicas(kernel: Kernel, cell: Cell) -> Sequence[Replica]:
     """The replicas whose namespace can serve the cell and that its user lets run it."""
     only = kernel.held_by or kernel.pending_on
     if cell.replica_number is not None:
-        return (kernel.replicas[cell.replica_number - 1],)
+        return [r for r in kernel.replicas if r.number == cell.replica_number]
     if only is not None:
         return [replica for replica in kernel.replicas if replica.id == only]
     return kernel.replicas
@@ -245,7 +317,10 @@ def _devices_for(
 ) -> tuple[DeviceId, ...] | None:
     if gpus == 0:
         return ()
-    devices = choose_devices(view.pool, replica.host, gpus, known=replica.devices, without=kept)
+    own = view.pool.reserved_for(kernel.id, replica.host)
+    devices = choose_devices(
+        view.pool, replica.host, gpus, known=replica.devices, without=kept, own=own
+    )
     if (
         devices is not None
         and kernel.held_by == replica.id
