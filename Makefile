@@ -20,6 +20,9 @@ PYTEST_ARGS ?=
 # Lives of sim-soak: one seed, or FIRST:BEYOND.
 SEEDS ?= 0:50000
 
+# Folder of the traces that the evaluation replays, where there is one.
+TRACES ?= ../shared/data/traces
+
 VENV := $(CURDIR)/.venv
 BIN := $(VENV)/bin
 STAMPS := .venv/.made
@@ -38,7 +41,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench sim-soak fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -167,6 +170,9 @@ sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults,
 
 raft-search: $(STAMPS)/installed-dev ## Search all states of small Raft groups; SEARCH_ARGS="--short"
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate $(SEARCH_ARGS)
+
+evaluation: $(STAMPS)/installed-dev ## Simulate the paper's comparison; writes docs/evaluation.md (minutes)
+	@$(BIN)/python -m notebookos_ext.simulation evaluate --data "$(TRACES)"
 
 wheel: $(STAMPS)/installed-dev ## Build dist/*.whl with the production front end
 	$(call say,"Wheel in dist/")

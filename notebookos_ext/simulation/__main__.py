@@ -16,6 +16,7 @@ from notebookos_ext.simulation import plots, report
 from notebookos_ext.simulation.cost import Prices
 from notebookos_ext.simulation.csv_form import write_csv
 from notebookos_ext.simulation.delays import Delays, read_delays
+from notebookos_ext.simulation.evaluation import Scope, evaluate
 from notebookos_ext.simulation.experiment import Outcome, compare, read_workload
 from notebookos_ext.simulation.faults import PRESETS, read_faults
 from notebookos_ext.simulation.machines import HostShape
@@ -71,6 +72,13 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument("--seed", type=int, default=0)
     generate.add_argument("--out", type=Path, default=Path(), metavar="FOLDER")
     generate.set_defaults(do=_generate)
+    page = commands.add_parser("evaluate", help="write the evaluation page (many runs)")
+    page.add_argument("--data", type=Path, help="folder of the traces, if at hand")
+    page.add_argument("--out", type=Path, default=Path("docs/evaluation.md"))
+    page.add_argument("--seeds", type=int, default=30)
+    page.add_argument("--without-days", action="store_true", help="leave the 90-day study out")
+    page.add_argument("--workers", type=int, default=2, help="processor cores to use")
+    page.set_defaults(do=_evaluate)
     return parser
 
 
@@ -214,6 +222,23 @@ def _generate(arguments: argparse.Namespace) -> int:
     workload = read_workload(arguments.profile, seed=arguments.seed)
     for path in write_csv(workload, arguments.out):
         print(f"written to {path}")
+    return 0
+
+
+def _evaluate(arguments: argparse.Namespace) -> int:
+    data: Path | None = arguments.data
+    out: Path = arguments.out
+    scope = Scope(
+        data=data if data is not None and data.is_dir() else None,
+        plots=out.parent / "evaluation",
+        seeds=arguments.seeds,
+        days_seeds=() if arguments.without_days else (1,),
+        workers=arguments.workers,
+    )
+    text = evaluate(scope, lambda what: print(what, file=sys.stderr))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text, encoding="utf-8")
+    print(f"written to {out}")
     return 0
 
 
