@@ -36,6 +36,18 @@ export function formatDuration(duration_ms: number): string {
   return `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
 }
 
+/** GPU-seconds as GPU-hours: `6.5 GPU-h`. */
+export function formatGpuHours(gpu_seconds: number): string {
+  const hours = gpu_seconds / 3600;
+  const digits = Math.abs(hours) >= 100 ? 0 : Math.abs(hours) >= 1 ? 1 : 2;
+  return `${hours.toFixed(digits)} GPU-h`;
+}
+
+/** A share as a whole percentage. */
+export function formatShare(share: number): string {
+  return `${Math.round(100 * share)}%`;
+}
+
 /** A time of day in the reader's locale. */
 export function formatTime(at_seconds: number): string {
   return new Date(at_seconds * 1000).toLocaleTimeString();

@@ -9,9 +9,11 @@ import { IClusterModel } from './tokens';
 import {
   decodeCluster,
   decodeSettingsResult,
+  decodeUsage,
   Kernel,
   SettingsPatch,
-  SettingsResult
+  SettingsResult,
+  Usage
 } from './wire';
 
 /** Between two polls while nothing runs; events make a change visible at once. */
@@ -61,6 +63,14 @@ export class ClusterModel implements IClusterModel {
   async refresh(): Promise<void> {
     await this._poll.refresh();
     await this._poll.tick;
+  }
+
+  async usage(since: number): Promise<Usage> {
+    return request(
+      `usage?by=notebook&since=${since}`,
+      decodeUsage,
+      this._settings
+    );
   }
 
   async patchKernel(id: string, patch: SettingsPatch): Promise<SettingsResult> {

@@ -4,7 +4,7 @@ import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 
 import type { ClusterState } from './reduce';
-import type { Kernel, SettingsPatch, SettingsResult } from './wire';
+import type { Kernel, SettingsPatch, SettingsResult, Usage } from './wire';
 
 /** The cluster as the server last told it, kept up to date. */
 export interface IClusterModel extends IDisposable {
@@ -16,6 +16,8 @@ export interface IClusterModel extends IDisposable {
   kernel(id: string | undefined): Kernel | undefined;
   /** Ask the server now instead of at the next interval. */
   refresh(): Promise<void>;
+  /** What cells took since a time (seconds since the Unix epoch), by notebook. */
+  usage(since: number): Promise<Usage>;
   /** Change the settings of a kernel; rejects with `Refused` when they are impossible. */
   patchKernel(id: string, patch: SettingsPatch): Promise<SettingsResult>;
 }

@@ -137,6 +137,28 @@ const settingsResult = record({
   effective: dictionary(oneOf('next-cell', 'next-kernel-start'))
 });
 
+const usageSum = record({
+  name: text,
+  cells: number,
+  gpu_cells: number,
+  gpu_seconds_bound: number,
+  gpu_seconds_used: number,
+  gpu_seconds_reserved: number,
+  gpu_seconds_saved: number,
+  at_once: number,
+  wait_ms_mean: nullable(number),
+  wait_ms_p50: nullable(number),
+  wait_ms_p99: nullable(number)
+});
+
+const usage = record({
+  since: number,
+  until: number,
+  by: oneOf('user', 'notebook', 'kernel'),
+  total: usageSum,
+  groups: list(usageSum)
+});
+
 const error = record({ message: text, hint: text, error: text });
 
 export type Binding = Decoded<typeof binding>;
@@ -151,6 +173,7 @@ export type Waiting = Decoded<typeof waiting>;
 export type Warning = Decoded<typeof warning>;
 export type Cluster = Decoded<typeof cluster>;
 export type SettingsResult = Decoded<typeof settingsResult>;
+export type Usage = Decoded<typeof usage>;
 export type ServerError = Decoded<typeof error>;
 
 /** Body of PATCH notebookos/api/kernels/<id>. */
@@ -165,6 +188,9 @@ export const decodeCluster = (value: unknown): Cluster => cluster(value, '');
 /** Answer to PATCH notebookos/api/kernels/<id>. */
 export const decodeSettingsResult = (value: unknown): SettingsResult =>
   settingsResult(value, '');
+
+/** GET notebookos/api/usage. */
+export const decodeUsage = (value: unknown): Usage => usage(value, '');
 
 /** Body of every error answer. */
 export const decodeError = (value: unknown): ServerError => error(value, '');

@@ -20,6 +20,7 @@ SHAPES = {
     "cluster-empty": models.ClusterView,
     "settings-patch": models.KernelSettingsPatch,
     "settings-result": models.KernelSettingsResult,
+    "usage": models.UsageView,
     "error": models.ErrorView,
 }
 

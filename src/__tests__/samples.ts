@@ -5,7 +5,14 @@ import * as path from 'path';
 
 import { ClusterState, INITIAL } from '../reduce';
 import type { IClusterModel } from '../tokens';
-import { Cluster, decodeCluster, Kernel, SettingsResult } from '../wire';
+import {
+  Cluster,
+  decodeCluster,
+  decodeUsage,
+  Kernel,
+  SettingsResult,
+  Usage
+} from '../wire';
 
 export const WIRE = path.join(__dirname, '../../tests/testdata/wire');
 
@@ -18,10 +25,14 @@ export const cluster = (): Cluster => decodeCluster(sample('cluster'));
 export const emptyCluster = (): Cluster =>
   decodeCluster(sample('cluster-empty'));
 
+export const usage = (): Usage => decodeUsage(sample('usage'));
+
 /** Holds what a test puts in; asks no server. */
 export class FixedModel implements IClusterModel {
   state: ClusterState = INITIAL;
   readonly changed = new Signal<this, void>(this);
+  readonly askedSince: number[] = [];
+  account: () => Usage = usage;
   readonly patches: [string, unknown][] = [];
   isDisposed = false;
 
@@ -40,6 +51,11 @@ export class FixedModel implements IClusterModel {
 
   async refresh(): Promise<void> {
     this.changed.emit();
+  }
+
+  async usage(since: number): Promise<Usage> {
+    this.askedSince.push(since);
+    return this.account();
   }
 
   async patchKernel(id: string, patch: unknown): Promise<SettingsResult> {

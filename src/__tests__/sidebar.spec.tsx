@@ -143,13 +143,27 @@ describe('Sidebar', () => {
     ]);
   });
 
+  it('asks for the account only while its section is open', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    expect(model.askedSince).toEqual([]);
+    const section = all(node, 'details').pop() as HTMLDetailsElement;
+    section.open = true;
+    section.dispatchEvent(new Event('toggle'));
+    await drawn();
+    await drawn();
+    expect(model.askedSince).toHaveLength(1);
+    expect(node.textContent).toContain('6.5 GPU-h (81%)');
+  });
+
   it('counts in the titles of its sections', async () => {
     model.connected(cluster());
     await drawn();
     expect(texts(sidebar.node, 'summary')).toEqual([
       'Waiting (1)',
       'Hosts (3)',
-      'Kernels (2)'
+      'Kernels (2)',
+      'Savings'
     ]);
   });
 

@@ -1,5 +1,10 @@
 import { DecodeError } from '../decode';
-import { decodeCluster, decodeError, decodeSettingsResult } from '../wire';
+import {
+  decodeCluster,
+  decodeError,
+  decodeSettingsResult,
+  decodeUsage
+} from '../wire';
 import { sample } from './samples';
 
 describe('wire', () => {
@@ -8,6 +13,7 @@ describe('wire', () => {
     ['cluster', decodeCluster],
     ['cluster-empty', decodeCluster],
     ['settings-result', decodeSettingsResult],
+    ['usage', decodeUsage],
     ['error', decodeError]
   ] as [string, (value: unknown) => unknown][])(
     'reads the whole sample %s',

@@ -3,16 +3,23 @@ import * as React from 'react';
 
 export interface ISectionProps {
   title: string;
+  /** Whether it is folded at first; its contents exist only while it is open. */
+  folded?: boolean;
   children: React.ReactNode;
 }
 
 export function Section(props: ISectionProps): JSX.Element {
+  const [open, setOpen] = React.useState(!props.folded);
   return (
-    <details className="jp-NotebookOS-section" open>
+    <details
+      className="jp-NotebookOS-section"
+      open={open}
+      onToggle={event => setOpen(event.currentTarget.open)}
+    >
       <summary>
         <h2>{props.title}</h2>
       </summary>
-      {props.children}
+      {(open || !props.folded) && props.children}
     </details>
   );
 }

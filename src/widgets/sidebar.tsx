@@ -7,13 +7,14 @@ import * as React from 'react';
 import { Banner } from '../components/Banner';
 import { HostCard } from '../components/HostCard';
 import { KernelCard } from '../components/KernelCard';
+import { Savings } from '../components/Savings';
 import { Section } from '../components/Section';
 import { SettingsForm } from '../components/SettingsForm';
 import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
-import type { Cluster } from '../wire';
+import type { Cluster, Usage } from '../wire';
 import type { CurrentNotebook } from './currentNotebook';
 
 export const SIDEBAR_ID = 'notebookos-ext-sidebar';
@@ -56,6 +57,11 @@ export class Sidebar extends ReactWidget {
           </Section>
         )}
         {cluster && <ClusterSections cluster={cluster} trans={this._trans} />}
+        {cluster && (
+          <Section title={this._trans.__('Savings')} folded>
+            <Savings load={this._load} now={this._now} trans={this._trans} />
+          </Section>
+        )}
       </>
     );
   }
@@ -76,6 +82,10 @@ export class Sidebar extends ReactWidget {
     this.update();
   }
 
+  /** The same functions for each drawing: with others the account would be asked for again. */
+  private readonly _load = (since: number): Promise<Usage> =>
+    this._model.usage(since);
+  private readonly _now = (): number => Date.now() / 1000;
   private readonly _model: IClusterModel;
   private readonly _notebook: CurrentNotebook | undefined;
   private readonly _trans: TranslationBundle;
