@@ -41,7 +41,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench raft-search sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"

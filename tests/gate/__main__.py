@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import sys
 
+from gate.bounds import Bounds
 from gate.scopes import LONG, SHORT
-from gate.search import Bounds, Report, Search
+from gate.search import Report, Search
 
 HEAD = ("scope", "bounds", "states", "steps", "deepest", "exhausted", "seconds")
 

@@ -34,7 +34,7 @@ class Copier:
             return [self.copy(item, made) for item in value]
         if isinstance(value, dict):
             return {key: self.copy(item, made) for key, item in value.items()}
-        if isinstance(value, set | deque):
+        if isinstance(value, set | deque | bytearray):
             return type(value)(value)
         if id(value) not in made:
             copied = made[id(value)] = self._begun(value)
@@ -51,6 +51,8 @@ class Copier:
             return frozenset((key, self.key(item)) for key, item in value.items())
         if isinstance(value, set):
             return frozenset(value)
+        if isinstance(value, bytearray):
+            return bytes(value)
         parts = (self.key(item) for name, item in self._parts(value) if name not in self._left_out)
         return (type(value).__name__, *parts)
 
@@ -61,7 +63,7 @@ class Copier:
         made = {} if made is None else made
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             return names.get(value, value)
-        if isinstance(value, ATOMS):
+        if isinstance(value, (*ATOMS, bytearray)):
             return value
         if isinstance(value, msgspec.Struct):
             fields = (getattr(value, field) for field in value.__struct_fields__)

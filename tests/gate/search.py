@@ -14,68 +14,19 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 from unittest import mock
 
 import msgspec
+from gate.bounds import BUDGETS, DUPLICATES, Bounds, less
+from gate.events import own_events
 from gate.member import COPIER, Disk, Member, Ways
 from gate.safety import Ghost, Safety
 
 from notebookos_ext.cluster.consensus import leading
 from notebookos_ext.cluster.consensus.messages import AppendAnswer, Message, VoteAnswer
-from notebookos_ext.cluster.consensus.ready import Role
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """How far a search goes. `depth`: steps from the start, or as many as there are."""
-
-    names: str = "abc"
-    terms: int = 2
-    commands: int = 2
-    repeats: int = 0
-    """How often a command is proposed again, to anyone."""
-    crashes: int = 1
-    duplicates: int = 1
-    in_flight: int = 3
-    beats: int = 0
-    """Ticks of a leader: heartbeats, and the end of its leadership if nobody answers."""
-    reads: int = 0
-    transfers: int = 0
-    forwards: bool = False
-    """Commands are proposed to followers too, which forward them."""
-    slow_disks: bool = False
-    """A save ends some time later, and other events come between."""
-    asks_first: bool = False
-    """Elections begin with pre-votes; else they begin whenever the search wants it."""
-    one_entry_each: bool = False
-    """Every Append carries at most one entry, as if entries were large."""
-    symmetric: bool = True
-    """States that differ only by the members' names are one."""
-    depth: int | None = None
-    states: int | None = None
-
-    def told(self) -> str:
-        """In words, for reports."""
-        counts = (
-            (len(self.names), "member", "members"),
-            (self.terms, "term", "terms"),
-            (self.commands, "command", "commands"),
-            (self.repeats, "repeat", "repeats"),
-            (self.crashes, "crash", "crashes"),
-            (self.duplicates, "duplicate", "duplicates"),
-            (self.beats, "tick of a leader", "ticks of a leader"),
-            (self.reads, "read", "reads"),
-            (self.transfers, "handover", "handovers"),
-            (self.in_flight, "message in flight", "messages in flight"),
-        )
-        words = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
-        words += ["slow disks"] if self.slow_disks else []
-        words += ["pre-votes"] if self.asks_first else []
-        words += ["proposals from followers"] if self.forwards else []
-        words += ["one entry a message"] if self.one_entry_each else []
-        words += [f"at most {self.depth} steps"] if self.depth is not None else []
-        words += [f"at most {self.states:,} states"] if self.states is not None else []
-        return ", ".join(words)
+from notebookos_ext.cluster.consensus.progress import Progress
 
 
 class State(NamedTuple):
@@ -111,17 +62,18 @@ class Report(msgspec.Struct, frozen=True):
     found: Found | None = None
 
 
-BUDGETS = ("commands", "repeats", "crashes", "duplicates", "beats", "reads", "transfers")
-COMMANDS, REPEATS, CRASHES, DUPLICATES, BEATS, READS, TRANSFERS = range(len(BUDGETS))
-
-
 class Search:
     """One search; `run` does it."""
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
         self.names = tuple(bounds.names)
-        self._ways = Ways(slow_disks=bounds.slow_disks, ticks=bounds.beats > 0)
+        self._ways = Ways(
+            slow_disks=bounds.slow_disks,
+            ticks=bounds.beats > 0,
+            repeats=bounds.repeats > 0,
+            identities=bounds.identities,
+        )
         self._members: list[Member] = []
         self._member_number: dict[Any, int] = {}
         self._messages: list[Message] = []
@@ -135,13 +87,16 @@ class Search:
         self._sorting: dict[tuple[int, ...], list[tuple[int, tuple[int, ...]]]] = {}
         self._renamed_members: dict[tuple[int, int], int] = {}
         self._renamed_messages: dict[tuple[int, int], int] = {}
-        self._safety = Safety(self._members, self.names)
+        self._safety = Safety(self._members, self.names, fixed=not bounds.changes)
 
     def run(self) -> Report:
         """Breadth first, so that what is found has a shortest course."""
-        if not self.bounds.one_entry_each:
-            return self._run()
-        with mock.patch.multiple(leading, APPEND_BYTES_MAX=-1, PROBE_BYTES_MAX=-1):
+        with ExitStack() as stack:
+            if self.bounds.one_entry_each:
+                small = {"APPEND_BYTES_MAX": -1, "PROBE_BYTES_MAX": -1}
+                stack.enter_context(mock.patch.multiple(leading, **small))
+            if self.bounds.changes:
+                stack.enter_context(mock.patch.object(Progress, "is_caught_up", new=True))
             return self._run()
 
     def _run(self) -> Report:
@@ -191,8 +146,11 @@ class Search:
 
     def start(self) -> State:
         """All members empty and up, nothing under way."""
+        founders = self.names[: self.bounds.founders]
         members = tuple(
-            self._number(Member.started(name, self.names, Disk(), self._ways))
+            self._number(
+                Member.started(name, founders if name in founders else (), Disk(), self._ways)
+            )
             for name in self.names
         )
         left = tuple(getattr(self.bounds, budget) for budget in BUDGETS)
@@ -205,6 +163,9 @@ class Search:
             if error:
                 yield state, place, event, error
                 return
+            if after == state.members[place] and not sent and not reads:
+                # The same as if it had not happened, with less left.
+                continue
             members = (*state.members[:place], after, *state.members[place + 1 :])
             ghost, broken = self._safety.after(state.ghost, members, event, place, reads)
             if broken:
@@ -214,7 +175,7 @@ class Search:
                 yield State(members, arriving, left, ghost), place, event, ""
 
     def _events(self, state: State) -> Iterator[tuple[int, Any, tuple[int, ...], tuple[int, ...]]]:
-        members, network, left, _ = state
+        members, network, left, ghost = state
         for position, number in enumerate(network):
             if position and network[position - 1] == number:
                 continue
@@ -224,45 +185,10 @@ class Search:
             if left[DUPLICATES] and not self._is_dead(
                 self._outcome(members[self._addressee[number]], event)[0], number
             ):
-                yield self._addressee[number], event, network, _less(left, DUPLICATES)
+                yield self._addressee[number], event, network, less(left, DUPLICATES)
         for place, number in enumerate(members):
-            for event, budget in self._own_events(self._members[number], left):
-                if event == ("crash",) and self._outcome(number, event)[0] == number:
-                    continue
-                yield place, event, network, left if budget is None else _less(left, budget)
-
-    def _own_events(
-        self, member: Member, left: tuple[int, ...]
-    ) -> Iterator[tuple[tuple[Any, ...], int | None]]:
-        node, bounds = member.node, self.bounds
-        leads = node.role is Role.LEADER
-        if member.saving is not None:
-            yield ("saved",), None
-        if not leads and node.term < bounds.terms:
-            yield ("campaign" if bounds.asks_first else "elect",), None
-        if left[CRASHES]:
-            yield ("crash",), CRASHES
-        if leads and left[BEATS]:
-            yield ("beat",), BEATS
-        if node.leader is not None:
-            yield from self._requests(member, left)
-
-    def _requests(
-        self, member: Member, left: tuple[int, ...]
-    ) -> Iterator[tuple[tuple[Any, ...], int]]:
-        """What somebody may ask of a member that knows a leader."""
-        bounds, leads = self.bounds, member.node.role is Role.LEADER
-        if left[COMMANDS] and (leads or bounds.forwards):
-            yield ("propose", f"command {bounds.commands - left[COMMANDS] + 1}"), COMMANDS
-        if left[REPEATS]:
-            for number in range(1, bounds.commands - left[COMMANDS] + 1):
-                yield ("propose", f"command {number}"), REPEATS
-        if left[READS]:
-            yield ("read", f"read {left[READS]}"), READS
-        if leads and left[TRANSFERS]:
-            for name in self.names:
-                if name != member.name:
-                    yield ("transfer", name), TRANSFERS
+            for event, budget in own_events(self._members[number], self.bounds, left, ghost):
+                yield place, event, network, left if budget is None else less(left, budget)
 
     def _arriving(
         self, network: tuple[int, ...], sent: tuple[int, ...], members: tuple[int, ...]
@@ -338,8 +264,10 @@ class Search:
 
     def canonical(self, state: State) -> State:
         """The same for all states that differ only by the members' names."""
-        if self.bounds.asks_first or not self.bounds.symmetric:
-            # With pre-votes, who of two goes on depends on their rank, so names mean something.
+        bounds = self.bounds
+        if not bounds.symmetric or bounds.asks_first or bounds.compactions:
+            # With pre-votes, who of two goes on depends on their rank, so names mean something;
+            # the bytes of a snapshot have names in them.
             return state
         shapes = tuple(self._shapes[member] for member in state.members)
         sorting = self._sorting.get(shapes)
@@ -402,7 +330,3 @@ class Search:
                     told.append(self._told(place, event))
                     break
         return tuple(told)
-
-
-def _less(left: tuple[int, ...], budget: int) -> tuple[int, ...]:
-    return (*left[:budget], left[budget] - 1, *left[budget + 1 :])

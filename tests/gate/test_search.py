@@ -6,8 +6,9 @@ import sys
 
 import msgspec
 import pytest
+from gate.bounds import Bounds
 from gate.scopes import SHORT
-from gate.search import Bounds, Search, State
+from gate.search import Search, State
 
 
 @pytest.mark.parametrize("name", SHORT)
