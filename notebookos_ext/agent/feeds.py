@@ -25,6 +25,7 @@ class Feed:
         self._epoch = epoch
         self._mark = mark
         self._next = 0
+        self._sent_index = 0
         self._continuing = False
         self.applied_index = 0
         self._progress = asyncio.Event()
@@ -52,33 +53,44 @@ class Feed:
         stop = min(len(deltas), self._next + AT_ONCE)
         while self._next < stop and not self._link.is_full:
             committed = deltas[self._next]
+            self._next += 1
+            index = committed.raw.index
             own = committed.raw.proposal_id.startswith(self._mark)
+            if own and self.applied_index >= self._sent_index:
+                # It has all before as well: nothing to say, and nothing to wait for.
+                self.applied(index)
+                continue
+            self._sent_index = index
             self._link.send(
                 Apply(
-                    index=committed.raw.index,
+                    index=index,
                     delta=None if own else self._history.delta(committed),
                     attempt=committed.attempt,
                     executor=committed.executor,
                     own=own,
                 )
             )
-            self._next += 1
         if self._next < len(deltas) and not self._link.is_full and not self._continuing:
             self._continuing = True
             asyncio.get_running_loop().call_soon(self._continue)
 
-    def stand_down(self, lead: LeadEntry, index: int) -> None:
-        """Tell the replica that another one leads now, unless what comes first is still unsent."""
-        if self._same_epoch and self.all_sent:
-            self._link.send(
-                Apply(
-                    index=index,
-                    delta=None,
-                    attempt=lead.attempt,
-                    executor=lead.replica,
-                    own=False,
-                )
+    def stand_down(self, lead: LeadEntry, index: int) -> bool:
+        """Tell the replica that another one leads now, unless what comes first is still unsent.
+
+        Returns whether it was told.
+        """
+        if not (self._same_epoch and self.all_sent):
+            return False
+        self._link.send(
+            Apply(
+                index=index,
+                delta=None,
+                attempt=lead.attempt,
+                executor=lead.replica,
+                own=False,
             )
+        )
+        return True
 
     def applied(self, index: int) -> None:
         """The replica says that it has everything up to `index`."""

@@ -99,7 +99,8 @@ class HostedKernel:
         self._progress_timer: asyncio.TimerHandle | None = None
         self._told_progress = (0, 0)
         self._closed = False
-        self._told_attempt = 0
+        self._told_lead: tuple[ReplicaSession, ReplicaId] | None = None
+        """The last process here that knows of a leader, and that leader."""
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -165,10 +166,11 @@ class HostedKernel:
         session.feed.pump()
         self._progress_soon()
         lead = self.history.ledger.lead
-        if lead is not None and lead.attempt > self._told_attempt:
-            self._told_attempt = lead.attempt
-            if lead.replica != session.launch.replica:
-                session.feed.stand_down(lead, self.history.folded_index)
+        if lead is not None and (session, lead.replica) != self._told_lead:
+            # Once per leader, not per cell.
+            mine = lead.replica == session.launch.replica
+            if mine or session.feed.stand_down(lead, self.history.folded_index):
+                self._told_lead = (session, lead.replica)
 
     # ---- the replica -----------------------------------------------------------------------------
 

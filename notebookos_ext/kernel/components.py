@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import operator
 import sys
 import threading
 import warnings
@@ -54,6 +55,15 @@ class Dumped(NamedTuple):
 
 
 _SETS = frozenset({set, frozenset})
+_OBJECT = operator.itemgetter(1)
+
+
+def _sets_in(memo: Memo) -> list[Any]:
+    """The sets and frozen sets that were pickled."""
+    # Most components have none, and some have a million objects.
+    if _SETS.isdisjoint(map(type, map(_OBJECT, memo.values()))):
+        return []
+    return [value for _, value in memo.values() if type(value) in _SETS]
 
 
 class Unpicklable(NamedTuple):
@@ -155,7 +165,11 @@ class Survey:
         if len(at_rest) < sum(len(bundle.groups) for bundle, *_ in taken):
             self._follow(needed)
             sets = self._joined([])
-        return Found(self._merged(sets), at_rest)
+        merged = self._merged(sets)
+        # Before the garbage collector is on again: it would look at all that they hold.
+        self._memos.clear()
+        self._picklers.clear()
+        return Found(merged, at_rest)
 
     def _follow(self, needed: list[str]) -> None:
         """Pickle the definitions that were referred to, and those that they refer to."""
@@ -190,7 +204,7 @@ class Survey:
         if pickler.leaves or pickler.blocks or pickler.cells or pickler.touched:
             return {}, b"", set()
         memo = pickler.memo.copy()
-        pickler.dump_recipes(value for _, value in memo.values() if type(value) is set)
+        pickler.dump_recipes(value for value in _sets_in(memo) if type(value) is set)
         return memo, xxh3_128_digest(pickler.file.getbuffer()), pickler.references
 
     def _pickler(self) -> NamespacePickler:
@@ -261,12 +275,12 @@ class Survey:
             leaves += [(name, leaf) for leaf in pickler.leaves]
             pickler.leaves.clear()
         memo = pickler.memo.copy()
-        found_sets = [value for _, value in memo.values() if type(value) in _SETS]
+        found_sets = _sets_in(memo)
         tail = bool(found_sets or pickler.cells)
         if tail:
             pickler.dump_cells()
             memo = pickler.memo.copy()
-            found_sets = [value for _, value in memo.values() if type(value) in _SETS]
+            found_sets = _sets_in(memo)
             pickler.dump_recipes(value for value in found_sets if type(value) is set)
             leaves += [(group.names[0], leaf) for leaf in pickler.leaves if group.names]
         if not frozen:

@@ -63,7 +63,7 @@ class Devices:
             if refused is not None:
                 return refused
             self._parking.restore()
-        elif not request.devices and not self._driver_is_loaded():
+        elif not request.devices and self._visible and not self._driver_is_loaded():
             self._show("")
         self._environ[GPUS] = ",".join(request.devices)
         if not request.devices:

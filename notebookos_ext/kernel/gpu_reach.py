@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 FRAMEWORKS = frozenset(
@@ -47,9 +48,8 @@ def _derived(kind: Any) -> bool:
 def _items(value: Any) -> Iterator[Any]:
     """A few of a container's items."""
     if type(value) is dict:
-        yield from (item for item, _ in zip(value.values(), range(_CONTAINER_LOOK), strict=False))
-    elif type(value) in _CONTAINERS:
-        yield from (item for item, _ in zip(value, range(_CONTAINER_LOOK), strict=False))
+        return islice(value.values(), _CONTAINER_LOOK)
+    return islice(value, _CONTAINER_LOOK) if type(value) in _CONTAINERS else iter(())
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -86,7 +86,7 @@ def gpu_names(namespace: Mapping[str, Any], names: Iterable[str]) -> tuple[str, 
     for name in names:
         value = namespace.get(name)
         kind = type(value)
-        if plain.get(kind):
+        if plain.get(kind) or (kind in _CONTAINERS and _PLAIN.issuperset(map(type, _items(value)))):
             continue
         if _is_framework(value) or any(
             type(item) not in _PLAIN and _is_framework(item) for item in _items(value)

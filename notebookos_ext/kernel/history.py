@@ -28,6 +28,8 @@ class History:
         self._manager = getattr(shell, "history_manager", None)
         self._sent = 0
         self._last: tuple[Any, ...] = ()
+        self.inputs: set[str] = set()
+        """Globals found to be inputs: always derived, and two more with each cell."""
 
     def _out(self) -> dict[int, Any]:
         out: dict[int, Any] = self._manager.output_hist if self._manager is not None else {}
@@ -44,6 +46,7 @@ class History:
         if not _NUMBERED.match(name):
             return False
         if name.startswith("_i"):
+            self.inputs.add(name)
             return True
         return self._out().get(int(name[1:]), self) is value
 

@@ -65,6 +65,8 @@ class ReplicaKernel(IPythonKernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        # Output has gone out while the reply waited for its commit: no need to sleep for it.
+        self._execute_sleep = 0.0
         self._running: Lead | None = None
         self._noted_interrupt = False
         """Whether SIGINT came since this cell's message was taken up, before its code began."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import types
 from collections.abc import Collection, Iterable
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from notebookos_ext.kernel.held import Leaf
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
 """Exact types whose values are compared themselves, without pickling."""
 
+_NAMES = operator.itemgetter(0)
 _SMALL_BYTES = 4 * 1024
 """Components up to this size are bundled."""
 _LOOSEN_BYTES = 256 * 1024
@@ -64,11 +66,8 @@ class Roster:
 
     def names(self) -> set[str]:
         """All names that other replicas may have."""
-        return (
-            {name for group in self.known for name in group.names}
-            | self.atoms.keys()
-            | self.missing
-        )
+        named = itertools.chain.from_iterable(map(_NAMES, self.known))
+        return set(named).union(self.atoms, self.missing)
 
     def plan(self, values: Collection[str]) -> Plan:
         """How to look at the names in `values`."""
@@ -77,6 +76,12 @@ class Roster:
         grouped: set[str] = set()
         present = self._definitions.get
         for group, known in self.known.items():
+            if len(group.names) == 1 and not group.definitions:
+                # By far the most.
+                if group.names[0] in values:
+                    groups.append(group)
+                    grouped.add(group.names[0])
+                continue
             names = tuple(name for name in group.names if name in values)
             if not names:
                 continue

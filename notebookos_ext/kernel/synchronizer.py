@@ -106,8 +106,9 @@ class Synchronizer:
         atoms: dict[str, Any] = {}
         values: dict[str, Any] = {}
         initial, derived, known = self._initial, self._history.is_derived, self._roster.names()
+        inputs = self._history.inputs
         for name, value in list(self._namespace.items()):
-            if name in initial and initial[name] is value and name not in known:
+            if name in inputs or (name in initial and initial[name] is value and name not in known):
                 continue
             if name[:1] == "_" and derived(name, value):
                 continue
@@ -325,6 +326,8 @@ class Synchronizer:
 
     def _take_fingerprints(self, unpicklers: list[NamespaceUnpickler], taken: set[str]) -> None:
         """Look at the loaded components once, so that this replica knows when they change."""
+        if not taken and not unpicklers:
+            return
         atoms, values = self._roots()
         if any(name.startswith(PREFIX) for name in taken):
             values |= self._sections()

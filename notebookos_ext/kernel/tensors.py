@@ -49,6 +49,8 @@ def reduce_root(pickler: Reduction, root: StorageRoot) -> Reduced:
     if not size:
         return load_storage, (b"",)
     data = (ctypes.c_char * size).from_address(root.storage.data_ptr())
+    # A copy that was made for this stream lives as long as somebody reads its bytes.
+    vars(data)["storage"] = root.storage
     return load_storage, (pickler.buffer(memoryview(data).cast("B")),)
 
 

@@ -54,6 +54,11 @@ def process() -> Process:
     return Process()
 
 
+def test_a_cell_without_devices_does_not_look_for_the_driver(process: Process) -> None:
+    vars(process.devices)["_driver_is_loaded"] = lambda: pytest.fail("looked")
+    assert process.prepare().accepted
+
+
 def test_nothing_is_visible_at_first(process: Process) -> None:
     assert process.seen == ("", "", "")
     assert process.prepare().accepted

@@ -281,3 +281,29 @@ def test_warnings_of_libraries_are_neither_shown_nor_swallowed(replicas):
     )
     assert group.handles[0].held() == []
     assert "UserWarning: mine" in group.cell("warnings.warn('mine')", on=1)
+
+
+def test_bytes_of_a_stream_keep_the_storage_they_are_of():
+    import gc
+    import weakref
+
+    import torch
+
+    from notebookos_ext.kernel.tensors import StorageRoot, reduce_root
+
+    class Pickler:
+        def buffer(self, view):
+            return view
+
+    storage = torch.zeros(1_000).untyped_storage()
+    alive = weakref.ref(storage)
+    root = StorageRoot(storage)
+    del storage
+    _, (view,) = reduce_root(Pickler(), root)
+    del root
+    gc.collect()
+    assert alive() is not None
+    assert bytes(view[:4]) == bytes(4)
+    del view
+    gc.collect()
+    assert alive() is None
