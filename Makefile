@@ -104,6 +104,12 @@ $(STAMPS)/installed-dev: $(STAMPS)/python-dev $(LABEXTENSION)/package.json
 	$(place_labextension)
 	@touch $@ $(STAMPS)/installed-demo
 
+# The published raftos has pins that nobody can satisfy, so it is no dependency but a step.
+$(STAMPS)/raftos: notebookos_ext/live/cli/raftos.py | $(STAMPS)/installed-dev
+	$(call say,"The engine raftos for its tests")
+	@bash scripts/quiet.sh raftos $(BIN)/jupyter-notebookos install-raftos
+	@touch $@
+
 ui-tests/node_modules/.made: $(STAMPS)/node ui-tests/package.json ui-tests/yarn.lock
 	$(call say,"Node packages of the browser tests in ui-tests/node_modules")
 	@cd ui-tests && bash ../scripts/quiet.sh ui-node-modules jlpm install --immutable
@@ -123,13 +129,13 @@ lab: $(STAMPS)/installed-demo ## Prepare everything and start JupyterLab with th
 
 # ---------------------------------------------------------------- check
 
-test: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## Prepare everything; run Python, TypeScript and browser tests
+test: $(STAMPS)/installed-dev $(STAMPS)/raftos ui-tests/node_modules/.made chromium ## Prepare everything; run Python, TypeScript and browser tests
 	@bash scripts/run_tests.sh python typescript browser
 
-test-full: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## The same with the tests that take minutes
+test-full: $(STAMPS)/installed-dev $(STAMPS)/raftos ui-tests/node_modules/.made chromium ## The same with the tests that take minutes
 	@NOTEBOOKOS_FULL=1 bash scripts/run_tests.sh python typescript browser
 
-test-python: $(STAMPS)/installed-dev ## Python tests only
+test-python: $(STAMPS)/installed-dev $(STAMPS)/raftos ## Python tests only
 	@bash scripts/run_tests.sh python
 
 test-ts: node_modules/.made ## TypeScript tests only

@@ -107,6 +107,11 @@ class NotebookOSApp(ExtensionApp):
         config=True,
         help="What is committed before a reply: log-before-reply, after-reply, all-before-reply.",
     )
+    consensus_engine = Text(
+        _DEFAULTS.consensus_engine,
+        config=True,
+        help="raft, or raftos: the published package, which is not durable, for comparison.",
+    )
     reply_budget_ms = WholeNumber(
         _DEFAULTS.reply_budget_ms,
         config=True,

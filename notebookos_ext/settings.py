@@ -16,6 +16,9 @@ REPLICA_COUNTS = (1, 3, 5)
 GPUS = ("auto", "simulated", "none")
 POLICIES = ("replicated",)
 PREFERENCES = ("last", "rotate")
+CONSENSUS_ENGINES = ("raft", "raftos")
+RAFTOS_VERSION = "0.2.6"
+"""The published version that the engine `raftos` is."""
 SYNCS = ("log-before-reply", "after-reply", "all-before-reply")
 SERVER_LEASE_S = 120.0
 PRIVATE_LEASE_S = 15.0
@@ -48,6 +51,8 @@ class Settings:
     """What is committed before a cell's reply goes out (design 4.5)."""
     reply_budget_ms: int = 50
     """How long a reply may be kept back for the commit."""
+    consensus_engine: str = "raft"
+    """`raft`: our own core; `raftos`: the published package, which is not durable."""
     preload: tuple[str, ...] = ()
     """Modules that the templates import before replicas are forked from them."""
     state_folder: str = ""
@@ -81,6 +86,7 @@ class Settings:
         _one_of("policy", self.policy, POLICIES)
         _one_of("executor_preference", self.executor_preference, PREFERENCES)
         _one_of("sync", self.sync, SYNCS)
+        _one_of("consensus_engine", self.consensus_engine, CONSENSUS_ENGINES)
         _whole("reply_budget_ms", self.reply_budget_ms, 0, 60_000)
         _between("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600, "seconds")
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")

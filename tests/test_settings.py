@@ -32,6 +32,7 @@ def test_the_defaults_are_valid() -> None:
         ("simulated_gpus_per_host", 65),
         ("policy", "lottery"),
         ("executor_preference", "best"),
+        ("consensus_engine", "paxos"),
         ("sync", "never"),
         ("reply_budget_ms", -1),
         ("lease_s", 1.0),
@@ -50,7 +51,7 @@ def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
 
 
 def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(InvalidSettings, match="there are executor_preference, gpus"):
+    with pytest.raises(InvalidSettings, match="there are consensus_engine, executor_pref"):
         reject_unknown(["zzz"], settings.names(), where="NotebookOSApp")
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.errors import InvalidSettings, StorageError
+from notebookos_ext.settings import CONSENSUS_ENGINES
 
 UNIX_PATH_BYTES_MAX = 107
 """What fits into a unix socket address on Linux, its final zero excluded."""
@@ -43,6 +44,11 @@ def check_config(config: AgentConfig) -> None:
     if not 0 <= config.hash_seed <= HASH_SEED_MAX:
         raise InvalidSettings(
             f"hash_seed is {config.hash_seed}; it must be from 0 to {HASH_SEED_MAX}"
+        )
+    if config.consensus_engine not in CONSENSUS_ENGINES:
+        raise InvalidSettings(
+            f'consensus_engine is "{config.consensus_engine}"; it must be '
+            f"{' or '.join(CONSENSUS_ENGINES)}"
         )
     for field in ("folder", "socket_folder", "token_file", "store_folder", "lock_folder"):
         path = getattr(config, field)

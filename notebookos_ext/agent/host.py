@@ -31,6 +31,7 @@ from notebookos_ext.agent.leases import Lease
 from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.procfs import descendants, kill
+from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.templates import Templates
 from notebookos_ext.agent.transport import PeerTransport
@@ -113,14 +114,7 @@ class HostAgent:
             on_peer_change=self._peer_changed,
             rng=random.Random(rng.getrandbits(64)),
         )
-        self._members = Members(
-            host=config.host,
-            folder=self._folder / "kernels",
-            transport=self._transport,
-            clock=clock,
-            rng=rng,
-            on_committed=self._committed,
-        )
+        self._members = self._engine(clock, rng)
         self._sessions = SessionBook(self._folder / "sessions")
         self._templates = Templates(
             self._folder, reaper=self._reaper, hash_seed=config.hash_seed, preload=config.preload
@@ -154,6 +148,25 @@ class HostAgent:
             StopAgent: self._stop,
         }
 
+    def _engine(self, clock: Clock, rng: random.Random) -> Members | RaftosMembers:
+        folder = self._folder / "kernels"
+        if self.config.consensus_engine == "raftos":
+            return RaftosMembers(
+                host=self.config.host,
+                folder=folder,
+                transport=self._transport,
+                rng=rng,
+                on_committed=self._committed,
+            )
+        return Members(
+            host=self.config.host,
+            folder=folder,
+            transport=self._transport,
+            clock=clock,
+            rng=rng,
+            on_committed=self._committed,
+        )
+
     # ---- life ---------------------------------------------------------------------------------
 
     async def run(self, on_listening: Callable[[], None]) -> None:
@@ -182,6 +195,8 @@ class HostAgent:
         log.info("ending: %s", "told to" if told in done else "no controller renewed the lease")
 
     def _warm_up(self) -> None:
+        if self.config.consensus_engine == "raftos":
+            self._control.notify(AgentWarning(kernel=None, message=NOT_DURABLE))
         for python in self.config.templates:
             try:
                 self._templates.get(python)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from notebookos_ext.agent.member import Carrier, Member
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster.consensus.messages import Entry, Envelope
+from notebookos_ext.cluster.consensus.messages import Entry, Envelope, Foreign, Message
 from notebookos_ext.cluster.consensus.node import Node
 from notebookos_ext.cluster.consensus.ready import Timing
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
@@ -66,7 +66,7 @@ class Members:
         self._timing = timing or Timing()
         self._members: dict[KernelId, Member] = {}
         self._opening: dict[KernelId, asyncio.Lock] = {}
-        self._early: dict[KernelId, list[tuple[HostId, Envelope]]] = {}
+        self._early: dict[KernelId, list[Message]] = {}
         self._executor = ThreadPoolExecutor(SAVING_THREADS, thread_name_prefix="wal")
         self._ticker: asyncio.Task[None] | None = None
 
@@ -147,12 +147,12 @@ class Members:
         """Messages that `host` sent; what it says in another's name is dropped."""
         touched: dict[KernelId, Member] = {}
         for envelope in envelopes:
-            if envelope.message.sender != host:
+            if envelope.message.sender != host or isinstance(envelope.message, Foreign):
                 continue
             kernel = KernelId(envelope.group)
             member = self._members.get(kernel)
             if member is None:
-                self._keep_early(kernel, host, envelope)
+                self._keep_early(kernel, envelope.message)
             else:
                 member.step(envelope.message)
                 touched[kernel] = member
@@ -222,17 +222,17 @@ class Members:
             on_leader_change=self._on_leader_change,
         )
 
-    def _keep_early(self, kernel: KernelId, host: HostId, envelope: Envelope) -> None:
+    def _keep_early(self, kernel: KernelId, message: Message) -> None:
         """A group's members open one after another; what the first says is kept for the last."""
         kept = self._early.setdefault(kernel, [])
         if len(kept) < _EARLY_MESSAGES_MAX:
-            kept.append((host, envelope))
+            kept.append(message)
         if len(self._early) > _EARLY_KERNELS_MAX:
             del self._early[next(iter(self._early))]
 
     def _catch_up(self, kernel: KernelId, member: Member) -> None:
-        for _, envelope in self._early.pop(kernel, []):
-            member.step(envelope.message)
+        for message in self._early.pop(kernel, []):
+            member.step(message)
         member.pump()
 
     async def _tick(self) -> None:

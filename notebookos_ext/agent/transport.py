@@ -25,6 +25,8 @@ from notebookos_ext.agent.peer_channel import SECRET_BYTES, PeerChannel
 from notebookos_ext.agent.peer_outbox import PING, WAITING_BYTES_MAX, Outbox
 from notebookos_ext.cluster.consensus.messages import (
     AppendAnswer,
+    ChangeRequest,
+    ChunkAnswer,
     Envelope,
     Heartbeat,
     HeartbeatAnswer,
@@ -51,6 +53,8 @@ _CONNECT_S = 5.0
 _STRANGERS_MAX = 32
 _URGENT: tuple[type[Message], ...] = (
     AppendAnswer,
+    ChangeRequest,
+    ChunkAnswer,
     Heartbeat,
     HeartbeatAnswer,
     ProposeRefused,

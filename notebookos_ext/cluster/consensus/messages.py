@@ -250,6 +250,14 @@ TermMessage = (
 """The messages that only count within their term."""
 
 
+class Foreign(msgspec.Struct, frozen=True, array_like=True, tag="foreign"):
+    """What members of another engine say to each other; nobody else looks into it."""
+
+    sender: str
+    to: str
+    payload: bytes
+
+
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """A message with the Raft group it belongs to; agents share one connection per pair.
 
@@ -258,4 +266,4 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """
 
     group: str
-    message: Message
+    message: Message | Foreign

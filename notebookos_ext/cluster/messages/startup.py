@@ -42,6 +42,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Modules that templates import before the first fork."""
     lease_s: float
     """Lease until the first controller attaches, then as the controller says."""
+    consensus_engine: str = "raft"
+    """`raft`, or `raftos`, which must be installed and is not durable."""
 
 
 class ForkReplica(msgspec.Struct, frozen=True):

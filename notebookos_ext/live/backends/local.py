@@ -199,6 +199,7 @@ class LocalBackend:
             templates=(sys.executable,),
             preload=settings.preload,
             lease_s=settings.lease_s,
+            consensus_engine=settings.consensus_engine,
         )
 
     def _last_words(self, host: HostId, code: int) -> str:
