@@ -41,7 +41,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench raft-search sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -173,6 +173,9 @@ bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 
 sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults, all invariants checked
 	@$(BIN)/python -m notebookos_ext.simulation soak $(SEEDS)
+
+raft-soak: $(STAMPS)/installed-dev ## Live SEEDS=10000 random lives of Raft groups in all; goes on where it ended
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python scripts/raft_soak.py $(if $(SEEDS),--seeds $(SEEDS))
 
 raft-search: $(STAMPS)/installed-dev ## Search all states of small Raft groups; SEARCH_ARGS="--short"
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate $(SEARCH_ARGS)

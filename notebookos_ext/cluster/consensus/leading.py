@@ -137,8 +137,10 @@ class Leadership:
         wanted = changed(self._log.membership, change)
         if wanted == self._log.membership:
             return Changed.COMMITTED
-        if change.kind is ChangeKind.PROMOTE and not self._followers[change.member].is_caught_up:
-            return Changed.NOT_CAUGHT_UP
+        if change.kind is ChangeKind.PROMOTE:
+            progress = self._followers.get(change.member)
+            if progress is None or not progress.is_caught_up:
+                return Changed.NOT_CAUGHT_UP
         self._append("", b"", wanted)
         self._follow_membership()
         return Changed.APPENDED
@@ -336,6 +338,10 @@ class Leadership:
 
     def _chunk(self, member: str, progress: Progress) -> list[Message]:
         progress.begin_snapshot()
+        if self._outgoing is not None and progress.match_index >= self._outgoing.meta.index:
+            # It has that snapshot, and the log has forgotten more since.
+            self._outgoing = None
+            self._snapshot_asked = False
         if self._outgoing is None or not progress.may_send:
             return []
         progress.chunk_sent()

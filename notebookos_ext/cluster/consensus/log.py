@@ -90,6 +90,14 @@ class Log:
         """The newest membership that can no longer be taken back."""
         return self._membership_at(self.commit_index)[1]
 
+    @property
+    def possible_memberships(self) -> list[Membership]:
+        """The committed one and all after it, as far as this member knows what is committed.
+
+        After a restart it knows little, so that all memberships in its log are possible.
+        """
+        return [m for at, m in self._memberships if at >= self._membership_at(self.commit_index)[0]]
+
     def has_lost(self, member: str) -> bool:
         """Whether it is committed that `member`, known as one from this log, is none any more.
 

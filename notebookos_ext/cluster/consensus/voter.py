@@ -80,8 +80,7 @@ class Voter:
         That a member leaves may still be taken back until it is committed, and until then the
         leaving member may be the only one whose log is new enough to lead (thesis 4.2.2).
         """
-        log = self.log
-        return self.me in log.membership.voters or self.me in log.committed_membership.voters
+        return any(self.me in membership.voters for membership in self.log.possible_memberships)
 
     # -- time ----------------------------------------------------------------------------------
 

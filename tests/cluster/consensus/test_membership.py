@@ -328,6 +328,24 @@ def test_a_removed_member_is_needed_until_its_removal_is_committed() -> None:
     assert group.node("b").is_removed
 
 
+def test_who_leaves_is_needed_also_when_it_has_restarted_since() -> None:
+    """It knows no more what is committed, so it has to take every membership in its log for it."""
+    group = Group("a")
+    group.elect("a")
+    grow(group, "b")
+    group.node("a").change_membership(Change(REMOVE, "b"))
+    group.begin_save("a")
+    for append in group.take(Append):
+        group.deliver(append)
+    for name in "ab":
+        group.restart(name)
+    group.take()
+    for _ in range(60):
+        group.tick_all()
+    assert group.leaders() == ["a"]
+    assert group.node("b").is_removed
+
+
 def test_a_request_for_an_older_membership_changes_nothing() -> None:
     group = Group()
     group.elect("a")
