@@ -47,6 +47,9 @@ from notebookos_ext.errors import Defect
 BUSY_ASIDE_S = 5.0
 """How long a device is left alone on which somebody else's process was seen."""
 
+REST_MOST_S = 7 * 86_400.0
+"""Longer rests say nothing about the next one."""
+
 # ---- handlers
 
 
@@ -59,6 +62,12 @@ def cell_submitted(turn: Turn, event: CellSubmitted) -> None:
     turn.state.queue.add(waiting)
     kernel.waiting.append(waiting)
     turn.state.dirty.add(kernel.id)
+    kernel.active_at = event.at
+    if event.cell.gpus > 0:
+        rested_s = event.at - kernel.gpus_active_at
+        if kernel.attempt is None and len(kernel.waiting) == 1 and rested_s < REST_MOST_S:
+            turn.state.scaling.rests.add(rested_s)
+        turn.state.note_active(kernel, event.cell.gpus, event.at)
 
 
 def cell_cancelled(turn: Turn, event: CellCancelled) -> None:
@@ -261,6 +270,9 @@ def _close(turn: Turn, kernel: Kernel, attempt: Attempt, reason: str, *, begun: 
 
 def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> None:
     kernel.attempt = None
+    kernel.active_at = turn.at
+    if attempt.cell.gpus:
+        turn.state.note_active(kernel, attempt.cell.gpus, turn.at)
     replica = kernel.replica(attempt.replica)
     if replica is not None and replica.state is EXECUTING:
         turn.step(replica, Step.RETURNED)

@@ -62,6 +62,10 @@ class Host:
     """Pre-warmed replicas that are ready."""
     prewarming: int = 0
     """Pre-warmed replicas that are being started."""
+    prewarm_again_at: float = 0.0
+    """When the next pre-warmed replica may be tried, after one could not be started."""
+    filled: bool = False
+    """Pre-warmed replicas were started on it."""
     joined_at: float = 0.0
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from notebookos_ext.cluster import cells, migration
+from notebookos_ext.cluster import autoscaler, cells, migration, prewarm, rebalancing
 from notebookos_ext.cluster.actions import (
     CloseKernel,
     KernelRejected,
@@ -64,7 +64,8 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
             known.removed = known.draining = known.release = False
             state.draining.pop(known.id, None)
     host = state.hosts[spec.host]
-    host.joined_at = event.at
+    host.joined_at, host.filled = event.at, False
+    state.prewarmed_changed.add(host.id)
     state.by_load.note(host)
     state.most_gpus = max(host.gpu_count for host in state.hosts.values())
     state.pool.list_host(spec.host, spec.devices)
@@ -235,7 +236,7 @@ def kernel_stopped(turn: Turn, event: KernelStopped) -> None:
     if kernel.placed:
         _leave_hosts(turn, kernel)
         turn.say(CloseKernel(kernel=kernel.id, members=_all_members(kernel)))
-    for waiting in (state.without_hosts, state.moving, state.to_resize):
+    for waiting in (state.without_hosts, state.moving, state.to_resize, state.active):
         waiting.pop(kernel.id, None)
     del state.kernels[kernel.id]
 
@@ -355,6 +356,8 @@ def _launch_all(turn: Turn, kernel: Kernel) -> None:
 def _ask_for_hosts(turn: Turn, kernel: Kernel) -> None:
     """Ask for as many hosts as the kernel needs, unless so many were asked for a moment ago."""
     state, count = turn.state, kernel.next_replica_count
+    if state.options.autoscaler is not None:
+        return
     asked_lately = turn.at - state.hosts_requested_at < ASK_AGAIN_S
     if count > state.max_hosts or (count <= state.hosts_requested and asked_lately):
         return
@@ -435,7 +438,9 @@ def ticked(turn: Turn, _event: Ticked) -> None:
         kernel = state.kernels[KernelId(kernel_id)]
         if not _place(turn, kernel):
             _ask_for_hosts(turn, kernel)
+    autoscaler.look(turn)
     if state.options.migrate:
+        rebalancing.rebalance(turn)
         for kernel_id in list(state.to_resize):
             migration.resize(turn, state.kernels[kernel_id])
         if state.draining:
@@ -443,6 +448,8 @@ def ticked(turn: Turn, _event: Ticked) -> None:
     if state.draining:
         forget_empty(turn)
         _release_empty(turn)
+    if state.prewarmed_changed or state.options.prewarm is not None:
+        prewarm.fill(turn)
     if state.queue:
         for waiting in state.queue:
             waiting.refused.clear()

@@ -50,9 +50,9 @@ class PrewarmRule(enum.StrEnum):
     """How many pre-warmed replicas a host should have."""
 
     FIXED = "fixed"
-    """`per_host` when it joins, and one more for each that was used."""
+    """Exactly `per_host`."""
     MINIMUM = "minimum"
-    """At least `per_host` ready ones; what is used is made up for when there are fewer."""
+    """At least `per_host`; more, where there are, stay."""
     LITTLES_LAW = "littles-law"
     """Arrivals times the time that a start takes, over all hosts, measured as it goes."""
 
@@ -63,6 +63,8 @@ class PrewarmOptions(msgspec.Struct, frozen=True):
     rule: PrewarmRule = PrewarmRule.MINIMUM
     per_host: int = 1
     most_per_host: int = 8
+    refill: bool = True
+    """What was used is made up for; else there are only those that a host begins with."""
     start_s: float = 10.0
     """`littles-law`: how long a pre-warmed replica takes to start."""
 
@@ -74,6 +76,8 @@ class Options(msgspec.Struct, frozen=True):
     """Replicas may move: for cells that no host of their kernel can start, and off hosts."""
     rebalance: bool = False
     """Replicas of active kernels move ahead of cells that could not start where they are."""
+    rebalance_s: float = 1_800.0
+    """How long a kernel without GPU cells counts as active, for `rebalance`."""
     moves_most: int = 8
     """How many replicas may be moving at once, those for waiting cells apart."""
     subscription_limit: float = 0.0

@@ -113,6 +113,11 @@ class WaitingQueue:
         return {waiting for host in hosts for waiting in self._lines.get(host, {}).values()}
 
     @property
+    def in_need(self) -> bool:
+        """Whether any cell stands in line for GPUs."""
+        return bool(self._lines)
+
+    @property
     def protected(self) -> list[WaitingCell]:
         """Cells for which free GPUs are kept, oldest first."""
         if not self._protected:

@@ -226,6 +226,8 @@ class Kernel:
     next_number: int = 1
     """The number of the replica that comes next; none is used twice in the life of a group."""
     migration: Migration | None = None
+    moved_at: float = float("-inf")
+    """When a replica was last moved ahead of its cells."""
     avoid: dict[HostId, float] = field(default_factory=dict)
     """Hosts to which a move failed, and until when they are not tried again."""
     stored: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from notebookos_ext.cluster import cells, events, kernels, migration
+from notebookos_ext.cluster import autoscaler, cells, events, kernels, migration, prewarm
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.policies import make_policy
@@ -29,9 +29,9 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.HostRemoved: kernels.host_removed,
     events.HostDrainRequested: kernels.host_drain_requested,
     events.HostDrainCancelled: kernels.host_drain_cancelled,
-    events.HostsUnavailable: not_asked_for,
-    events.PrewarmedStarted: not_asked_for,
-    events.PrewarmedLost: not_asked_for,
+    events.HostsUnavailable: autoscaler.unavailable,
+    events.PrewarmedStarted: prewarm.started,
+    events.PrewarmedLost: prewarm.lost,
     events.MigrationRequested: migration.requested,
     events.MembersChanged: migration.members_changed,
     events.KernelStored: not_asked_for,

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from notebookos_ext.cluster.gpus import Binding, GpuPool
 from notebookos_ext.cluster.hosts import Host, HostsByLoad, Share, host_order, share_of
+from notebookos_ext.cluster.load import Launches, Scaling
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, ReplicaId
 from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.queueing import WaitingCell, WaitingQueue
@@ -46,8 +47,12 @@ class ClusterState:
         """Hosts that are to be emptied."""
         self.moving: dict[KernelId, None] = {}
         """Kernels with a migration."""
-        self.prewarmed_used: set[HostId] = set()
+        self.prewarmed_changed: set[HostId] = set()
         """Hosts whose pool of pre-warmed replicas has changed."""
+        self.active: dict[KernelId, None] = {}
+        """Kernels with cells that used GPUs, the latest active last."""
+        self.scaling = Scaling()
+        self.launches = Launches()
         self.to_resize: dict[KernelId, None] = {}
         """Kernels that have another number of replicas than they should."""
 
@@ -62,6 +67,12 @@ class ClusterState:
     def waiting(self) -> tuple[WaitingCell, ...]:
         """Cells that have not started, oldest first."""
         return tuple(self.queue)
+
+    def note_active(self, kernel: Kernel, gpus: int, at: float) -> None:
+        """A cell of the kernel that uses GPUs has arrived or ended."""
+        kernel.gpus_active_at, kernel.gpus_active = at, gpus
+        self.active.pop(kernel.id, None)
+        self.active[kernel.id] = None
 
     def carry(self, kernel: Kernel, replica: Replica, count: int) -> None:
         """The replica's host carries it, as one of `count`."""

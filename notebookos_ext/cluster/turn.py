@@ -45,11 +45,12 @@ class Turn:
         """Start the replica's process on its host, which is ready; pre-warmed if there is one."""
         self.step(replica, Step.LAUNCHED)
         self.state.lost.pop(replica.id, None)
+        self.state.launches.note(self.at)
         host = self.state.hosts[replica.host]
         prewarmed = host.prewarmed > 0
         if prewarmed:
             host.prewarmed -= 1
-            self.state.prewarmed_used.add(host.id)
+            self.state.prewarmed_changed.add(host.id)
         self.say(
             StartReplica(
                 kernel=kernel.id,

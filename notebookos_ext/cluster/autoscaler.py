@@ -1,0 +1,202 @@
+"""How many hosts there should be, and which of them go.
+
+A rule says how many are *wanted* now. More than there are: hosts that are being emptied stay after
+all, the rest is asked for. Fewer: what the rule wanted at any time within the last `keep_s` seconds
+stays, and so does whatever was asked for within that time; of the others a few at a time are
+emptied, by moving their replicas, and given back. So between asking for a host and giving one back
+lie at least `keep_s` seconds, whatever the load does: flapping is impossible by construction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from notebookos_ext.cluster.actions import RequestHosts
+from notebookos_ext.cluster.hosts import Host, host_order
+from notebookos_ext.cluster.options import AutoscalerOptions, ScalingRule
+from notebookos_ext.cluster.replicas import Kernel
+from notebookos_ext.cluster.state import ClusterState
+from notebookos_ext.cluster.turn import Turn
+
+UNAVAILABLE_S = 60.0
+"""How long no host is asked for after the backend had none."""
+MARGIN_S = 30.0
+"""A host that has booted needs replicas before it is of use."""
+
+
+class Demand:
+    """GPUs by the sizes of cells: what runs or waits, and what is likely to come."""
+
+    def __init__(self, gpus_per_host: int) -> None:
+        self.gpus_per_host = gpus_per_host
+        self.whole = 0
+        """Cells that leave no useful rest of a host: more than half of its GPUs."""
+        self.small_gpus = 0
+        self._likely: dict[bool, tuple[float, float]] = {True: (0.0, 0.0), False: (0.0, 0.0)}
+
+    def add(self, gpus: int) -> None:
+        """A cell that runs or waits."""
+        if 2 * gpus > self.gpus_per_host:
+            self.whole += math.ceil(gpus / self.gpus_per_host)
+        else:
+            self.small_gpus += gpus
+
+    def expect(self, gpus: int, chance: float) -> None:
+        """A cell that may come."""
+        whole = 2 * gpus > self.gpus_per_host
+        size = 1 if whole else gpus
+        mean, variance = self._likely[whole]
+        self._likely[whole] = (
+            mean + chance * size,
+            variance + chance * (1 - chance) * size * size,
+        )
+
+    def hosts(self, spread: float) -> int:
+        """Hosts for all of it, with what may come at `spread` standard deviations above its mean."""
+        (whole_mean, whole_variance), (small_mean, small_variance) = (
+            self._likely[True],
+            self._likely[False],
+        )
+        whole = self.whole + whole_mean + spread * math.sqrt(whole_variance)
+        small = self.small_gpus + small_mean + spread * math.sqrt(small_variance)
+        return math.ceil(whole + small / self.gpus_per_host - 1e-9)
+
+
+# ---- rules
+
+
+def by_committed(state: ClusterState, options: AutoscalerOptions, _at: float) -> int:
+    """The original's: a factor over the bound GPUs, and no fewer than some above the least."""
+    load = len(state.pool.bindings)
+    hosts = math.ceil(load * options.factor / options.gpus_per_host)
+    return max(hosts, options.least_hosts + options.buffer_hosts)
+
+
+def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
+    """What runs and waits, and what kernels that were active lately are likely to begin before a
+    host that is asked for now could be of use.
+    """
+    demand = Demand(options.gpus_per_host)
+    horizon_s = options.boot_s + MARGIN_S
+    rests = state.scaling.rests
+    for kernel_id in reversed(state.active):
+        kernel = state.kernels[kernel_id]
+        rested_s = at - kernel.gpus_active_at
+        if kernel.attempt is not None and kernel.attempt.cell.gpus:
+            demand.add(kernel.attempt.cell.gpus)
+        elif kernel.waiting and kernel.waiting[0].cell.gpus:
+            demand.add(kernel.waiting[0].cell.gpus)
+        elif rested_s <= options.active_s:
+            demand.expect(kernel.gpus_active, rests.ends_within(rested_s, horizon_s))
+    return max(demand.hosts(options.spread), options.least_hosts, _most_replicas(state))
+
+
+def by_reserved(state: ClusterState, options: AutoscalerOptions, _at: float) -> int:
+    """The hosts that carry something, and those that waiting kernels need besides."""
+    free: list[int] = []
+    used = 0
+    for host in state.hosts.values():
+        if host.ready and host.replicas:
+            used += 1
+            free.append(state.pool.free_count(host.id))
+    for kernel_id in state.without_hosts:
+        gpus = state.kernels[kernel_id].gpus_per_cell
+        place = next((n for n, count in enumerate(free) if count >= gpus), None)
+        if place is None:
+            used += 1
+            free.append(max(0, options.gpus_per_host - gpus))
+        else:
+            free[place] -= gpus
+    return max(used, options.least_hosts)
+
+
+RULES: dict[ScalingRule, Callable[[ClusterState, AutoscalerOptions, float], int]] = {
+    ScalingRule.COMMITTED: by_committed,
+    ScalingRule.DEMAND: by_demand,
+    ScalingRule.RESERVED: by_reserved,
+}
+
+
+def _most_replicas(state: ClusterState) -> int:
+    waiting: Iterable[Kernel] = (state.kernels[kernel] for kernel in state.without_hosts)
+    return max((kernel.next_replica_count for kernel in waiting), default=0)
+
+
+# ---- steps
+
+
+def look(turn: Turn) -> None:
+    """Ask for hosts or begin to empty some, if it is time to."""
+    state = turn.state
+    options = state.options.autoscaler
+    if options is None:
+        return
+    scaling = state.scaling
+    pressed = state.queue.in_need or bool(state.without_hosts)
+    if turn.at - scaling.looked_at < (1.0 if pressed else options.interval_s):
+        return
+    scaling.looked_at = turn.at
+    wanted = min(RULES[options.rule](state, options, turn.at), state.max_hosts)
+    scaling.want(wanted, turn.at)
+    there = [host for host in state.hosts.values() if host.ready and not host.releasing]
+    staying = [host for host in there if not host.draining]
+    if wanted > len(staying):
+        _grow(turn, options, wanted, there, staying)
+    elif state.options.migrate or options.rule is ScalingRule.RESERVED:
+        _shrink(turn, options, there, staying)
+
+
+def _grow(
+    turn: Turn, options: AutoscalerOptions, wanted: int, there: list[Host], staying: list[Host]
+) -> None:
+    state, scaling = turn.state, turn.state.scaling
+    missing = wanted - len(staying)
+    for host in sorted(there, key=lambda host: -len(host.replicas)):
+        if missing and host.draining and host.release:
+            host.draining = host.release = False
+            state.draining.pop(host.id, None)
+            state.by_load.note(host)
+            missing -= 1
+    if not missing or turn.at < scaling.unavailable_until:
+        return
+    booting = turn.at - scaling.asked_at < 2 * options.boot_s and wanted <= scaling.asked_for
+    if booting:
+        return
+    scaling.asked_at, scaling.asked_for = turn.at, wanted
+    # The backend counts those too that are lost for now or on their way out.
+    others = sum(1 for h in state.hosts.values() if not h.removed and not (h.ready and h.usable))
+    turn.say(
+        RequestHosts(
+            count=min(wanted + others, state.max_hosts),
+            reason=f"{wanted} hosts are wanted and {len(staying)} are there",
+        )
+    )
+
+
+def _shrink(turn: Turn, options: AutoscalerOptions, there: list[Host], staying: list[Host]) -> None:
+    state, scaling = turn.state, turn.state.scaling
+    since = turn.at - options.keep_s
+    if scaling.asked_at > since:
+        return
+    surplus = len(staying) - max(scaling.wanted_since(since), options.least_hosts)
+    surplus = min(surplus, options.release_most - (len(there) - len(staying)))
+    if surplus <= 0:
+        return
+    idle = [
+        host
+        for host in staying
+        if not state.pool.bound_on(host.id) and turn.at - host.joined_at >= options.keep_s
+    ]
+    if options.rule is ScalingRule.RESERVED:
+        idle = [host for host in idle if not host.replicas]
+    idle.sort(key=lambda host: (len(host.replicas), host_order(host.id)))
+    for host in idle[:surplus]:
+        host.draining = host.release = True
+        state.draining[host.id] = None
+        state.by_load.note(host)
+
+
+def unavailable(turn: Turn, _event: object) -> None:
+    """The backend has no more: do not ask again at once."""
+    turn.state.scaling.unavailable_until = turn.at + UNAVAILABLE_S
