@@ -53,7 +53,7 @@ class Demand:
         )
 
     def hosts(self, spread: float) -> int:
-        """Hosts for all of it, with what may come at `spread` standard deviations above its mean."""
+        """Hosts for all, with what may come at `spread` standard deviations above its mean."""
         (whole_mean, whole_variance), (small_mean, small_variance) = (
             self._likely[True],
             self._likely[False],

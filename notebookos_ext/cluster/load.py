@@ -1,4 +1,4 @@
-"""What is remembered of the load: how kernels rest, how many hosts were wanted, what was launched."""
+"""What is remembered of the load: how kernels rest, what was wanted and what was launched."""
 
 from __future__ import annotations
 

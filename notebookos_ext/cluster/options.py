@@ -38,11 +38,9 @@ class AutoscalerOptions(msgspec.Struct, frozen=True):
     """`committed`: hosts for so many times the bound GPUs …"""
     buffer_hosts: int = 3
     """`committed`: … but at least so many above the least."""
-    active_s: float = 900.0
+    active_s: float = 1_800.0
     """`demand`: a kernel is active for so long after its last GPU cell."""
-    share_running: float = 0.25
-    """`demand`: the share of its active time in which a kernel runs a cell."""
-    spread: float = 1.0
+    spread: float = 2.0
     """`demand`: how many standard deviations above the expected demand are provided for."""
 
 

@@ -1,4 +1,4 @@
-"""Moving replicas ahead of cells: a kernel that could not begin where it is gets a replica elsewhere.
+"""Moving replicas ahead of cells: a kernel that could not begin where it is moves in good time.
 
 The cell after next comes minutes after the last one, and a move takes seconds; so it is over before
 anybody waits for it.
@@ -23,11 +23,9 @@ def rebalance(turn: Turn) -> None:
     options = state.options
     if not options.rebalance:
         return
-    looks = 0
-    for kernel_id in reversed(state.active):
+    for looks, kernel_id in enumerate(reversed(state.active)):
         kernel = state.kernels[kernel_id]
-        looks += 1
-        if looks > LOOKS_MOST or turn.at - kernel.gpus_active_at > options.rebalance_s:
+        if looks >= LOOKS_MOST or turn.at - kernel.gpus_active_at > options.rebalance_s:
             return
         if len(state.moving) >= options.moves_most:
             return

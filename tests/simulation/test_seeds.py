@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 
 from notebookos_ext.cluster.gpus import GpuPool
+from notebookos_ext.cluster.model import DeviceId
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.errors import Defect
 from notebookos_ext.simulation.soak import command, soak
@@ -41,8 +44,9 @@ def test_a_broken_rule_is_caught_and_says_how_to_repeat_it(monkeypatch: pytest.M
     """A pool that forgets half of what is bound lets devices be bound twice."""
     mark = GpuPool._mark
 
-    def forgetful(self: GpuPool, device: str, *, free: bool) -> None:
-        mark(self, device, free=free or device.endswith("1"))  # type: ignore[arg-type]
+    def forgetful(self: GpuPool, devices: Iterable[DeviceId], *, free: bool) -> None:
+        for device in devices:
+            mark(self, [device], free=free or device.endswith("1"))
 
     monkeypatch.setattr(GpuPool, "_mark", forgetful)
 
