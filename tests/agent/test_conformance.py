@@ -12,7 +12,17 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import pytest
-from engine_group import HANG_S, HOSTS, EngineGroup, EngineHost, K, Network, until
+from engine_group import (
+    HANG_S,
+    HOSTS,
+    EngineGroup,
+    EngineHost,
+    K,
+    Network,
+    kept_by_both,
+    kept_by_raft_only,
+    until,
+)
 
 from notebookos_ext.errors import Infeasible, InvalidRequest, LaunchFailed, NotFound, OutcomeUnknown
 
@@ -23,24 +33,6 @@ ENTRIES_IN = {"raft": "member.wal", "raftos": "h*.log"}
 """The file with a member's entries."""
 
 Story = Callable[[EngineGroup], Coroutine[object, object, None]]
-
-
-def kept_by_raft_only(
-    what_raftos_does: str, raises: type[Exception]
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    return pytest.mark.parametrize(
-        "engine",
-        [
-            "raft",
-            pytest.param(
-                "raftos",
-                marks=pytest.mark.xfail(strict=True, reason=what_raftos_does, raises=raises),
-            ),
-        ],
-    )
-
-
-kept_by_both = pytest.mark.parametrize("engine", ["raft", "raftos"])
 
 
 def run(folder: Path, engine: str, story: Story) -> None:
