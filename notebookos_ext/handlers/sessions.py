@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.services.kernels.handlers import MainKernelHandler
 from jupyter_server.services.sessions.handlers import SessionHandler, SessionRootHandler
@@ -79,6 +80,18 @@ class KernelsHandler(MainKernelHandler):
         """List the kernels, those of an earlier server included."""
         await _revived(self.settings)
         await ensure_async(super().get())
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Start a kernel without a notebook; 404 names what there is, where Jupyter says 500."""
+        try:
+            await ensure_async(super().post())
+        except NoSuchKernel as error:
+            installed = ", ".join(sorted(self.kernel_spec_manager.find_kernel_specs()))
+            raise web.HTTPError(
+                404, f"there is no kernelspec {error.name!r}; installed are {installed}"
+            ) from error
 
 
 class SessionsHandler(_AnswersLast, SessionRootHandler):

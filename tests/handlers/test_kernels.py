@@ -144,3 +144,13 @@ async def test_changes_are_told_as_jupyter_events(jp_serverapp: Any, jp_fetch: A
             return {"kind": "settings", "kernel_id": kernel} in told
 
         assert await until_async(heard, "the event")
+
+
+async def test_a_kernelspec_that_does_not_exist_is_named(jp_fetch: Any) -> None:
+    with pytest.raises(HTTPClientError) as refused:
+        await jp_fetch("api", "kernels", method="POST", body=json.dumps({"name": "nope"}))
+    assert refused.value.code == 404
+    sentence = json.loads(refused.value.response.body)["message"]
+    assert sentence.startswith("there is no kernelspec 'nope'; installed are ")
+    assert "notebookos" in sentence
+    assert json.loads((await jp_fetch("api", "kernels")).body) == []
