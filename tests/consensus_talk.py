@@ -1,6 +1,6 @@
 """Conversations with a Raft group: what is said, saved and delivered, one line each.
 
-Commands: `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
+Commands: `led abc` (a group that a leads, and nothing else on its way) · `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
 `tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` ·
 `lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk,
 as term/payload, after the snapshot) · `join d` (a new member with an empty disk) ·
@@ -98,6 +98,7 @@ class Conversation:
         self.lines: list[str] = []
         self.seen: dict[str, tuple[object, ...]] = {}
         self.delivered: dict[str, int] = {}
+        self.restored: dict[str, int] = {}
 
     def __call__(self, command: str) -> list[str]:
         self.lines = []
@@ -126,6 +127,9 @@ class Conversation:
                 self.lines.append(
                     f"  {name} is {node.role.value}{follows} in term {node.term}{rests}"
                 )
+            if member.restored_at != self.restored.get(name, 0):
+                self.restored[name] = member.restored_at
+                self.lines.append(f"  {name} takes over a snapshot up to {member.restored_at}")
             fresh = member.delivered[self.delivered.get(name, 0) :]
             if fresh:
                 self.delivered[name] = len(member.delivered)
@@ -146,6 +150,12 @@ class Conversation:
 
     def group_of(self, names: str) -> None:
         self.group = Group(names)
+
+    def led(self, names: str) -> None:
+        self.group = Group(names)
+        self.group.elect(names[0])
+        self.notice()
+        self.lines = [f"{names[0]} leads {' '.join(names)}"]
 
     def campaign(self, name: str) -> None:
         self.group.campaign(name)

@@ -94,6 +94,8 @@ class Member:
         self.saving: Ready | None = None
         self.delivered: list[Entry] = []
         self.application = Application()
+        self.restored_at = 0
+        """Where the snapshot ends that its application took over last."""
 
 
 class Group:
@@ -304,6 +306,7 @@ class Group:
         if ready.snapshot is not None:
             assert ready.snapshot.meta.index > application.index, "a snapshot took it back"
             application.restore(ready.snapshot)
+            member.restored_at = application.index
         self.invariants.delivered(member, ready.committed)
         application.apply(ready.committed)
         member.delivered += ready.committed
