@@ -1,11 +1,11 @@
 """Conversations with a Raft group: what is said, saved and delivered, one line each.
 
-Commands: `led abc` (a group that a leads, and nothing else on its way) · `group_of abc` · `campaign a` · `propose a x` · `read a r1` · `transfer a to=b` ·
-`tick a 3` · `settle` (deliver all) · `step` (deliver the oldest message) · `crash a` · `start a` ·
-`lost a` · `back a` (told to all who live) · `cut a` · `heal` · `status` · `log` (what is on disk,
-as term/payload, after the snapshot) · `join d` (a new member with an empty disk) ·
-`add-learner a d`, `promote a d`, `remove a d` (a is asked) · `compact a`. A change of membership is
-shown as term/<voters+learners>.
+Commands: `led abc` (a group that a leads, and nothing else on its way) · `group_of abc` ·
+`campaign a` · `propose a x` · `read a r1` · `transfer a to=b` · `tick a 3` · `settle` (deliver
+all) · `step` (deliver the oldest message) · `crash a` · `start a` · `lost a` · `back a` (told to
+all who live) · `cut a` · `heal` · `status` · `log` (what is on disk, as term/payload, after the
+snapshot) · `join d` (a new member with an empty disk) · `add-learner a d`, `promote a d`, `remove
+a d` (a is asked) · `compact a`. A change of membership is shown as term/<voters+learners>.
 """
 
 from __future__ import annotations
