@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import random
 
+import msgspec
+
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.errors import Defect
+from notebookos_ext.simulation.delays import Delays
 from notebookos_ext.simulation.driver import Driver, Run
 from notebookos_ext.simulation.faults import CHAOS
 from notebookos_ext.simulation.machines import HostShape
-from notebookos_ext.simulation.plans import Plan
+from notebookos_ext.simulation.plans import Plan, usual_options
 from notebookos_ext.simulation.workload import PlannedSession, Workload, close_loop
 
 
@@ -39,25 +42,50 @@ def small_workload(seed: int) -> Workload:
 def soak(seed: int, policy: str | None = None) -> Run:
     """Live one life. Raises Defect when a rule is broken.
 
-    Which policy, how many hosts and how many replicas belongs to the seed unless it is given.
+    Which policy, how many hosts and replicas, and what the scheduler may do belongs to the seed;
+    the policy can be given.
     """
+    plan = _plan(seed, policy)
+    try:
+        return Driver(small_workload(seed), plan).run()
+    except Defect as defect:
+        raise Defect(f"{defect.message} — repeat it with: {command(seed, policy)}") from defect
+
+
+def _plan(seed: int, policy: str | None) -> Plan:
     rng = random.Random(f"{seed}/plan")
     hosts = rng.randint(3, 6)
     plan = Plan(
         policy=policy or rng.choice(sorted(POLICIES)),
         replica_count=rng.choice((1, 3, 3)),
         shape=HostShape(gpus=4),
-        hosts_min=hosts,
+        delays=Delays(host_boot_s=20.0),
+        hosts_min=hosts - rng.randint(0, 2),
         hosts_max=hosts + rng.randint(0, 2),
         faults=CHAOS,
         seed=seed,
         check_all=True,
         tick_s=20.0,
     )
-    try:
-        return Driver(small_workload(seed), plan).run()
-    except Defect as defect:
-        raise Defect(f"{defect.message} — repeat it with: {command(seed, policy)}") from defect
+    usual = usual_options(plan)
+    scaler = None
+    if usual.autoscaler is not None and rng.random() < 0.8:
+        # Hosts come and go within the minutes that a life has.
+        scaler = msgspec.structs.replace(
+            usual.autoscaler,
+            least_hosts=min(plan.hosts_min, plan.replica_count),
+            interval_s=5.0,
+            keep_s=rng.choice((20.0, 60.0)),
+            active_s=60.0,
+        )
+    options = msgspec.structs.replace(
+        usual,
+        autoscaler=scaler,
+        idle_s=rng.choice((0.0, 0.0, 30.0)),
+        subscription_limit=rng.choice((0.0, 0.0, 1.0, 2.0)),
+        quota=rng.choice((0, 0, 4)),
+    )
+    return msgspec.structs.replace(plan, options=options)
 
 
 def command(seed: int, policy: str | None = None) -> str:
