@@ -35,6 +35,8 @@ APPEND_BYTES_MAX = 256_000
 """Entries of one message; a single larger entry travels alone."""
 PROBE_BYTES_MAX = 32_000
 """The same while the follower may refuse them."""
+UNCOMMITTED_BYTES_MAX = 64_000_000
+"""What a leader takes on while no majority confirms anything; then it refuses."""
 
 
 class Leadership:
@@ -54,6 +56,8 @@ class Leadership:
         self._outgoing: OutgoingSnapshot | None = None
         self._snapshot_asked = False
         self._last_words: list[Message] = []
+        self._uncommitted_bytes = 0
+        """Of proposals that this leader has appended itself."""
         self._opening_index = self._append("", b"")
         self._follow_membership()
 
@@ -116,7 +120,7 @@ class Leadership:
             return Proposed.APPENDED
         if since < self._log.horizon:
             return Proposed.EXPIRED
-        if self.transferring:
+        if self.transferring or self._uncommitted_bytes >= UNCOMMITTED_BYTES_MAX:
             return Proposed.REFUSED
         self._append(proposal_id, payload)
         return Proposed.APPENDED
@@ -303,6 +307,7 @@ class Leadership:
     ) -> int:
         index = self._log.last_index + 1
         self._log.append(Entry(self._term, index, proposal_id, payload, membership))
+        self._uncommitted_bytes += len(payload)
         return index
 
     def _follow_membership(self) -> None:
@@ -387,9 +392,12 @@ class Leadership:
             self._log.durable_index if voter == self._me else self._followers[voter].match_index
             for voter in self._voters
         )
+        before = self._log.commit_index
         # Entries of earlier terms are committed only by one of this term above them (thesis 3.6.2).
         if self._log.term_at(index) != self._term or not self._log.commit_to(index):
             return []
+        for entry in self._log.entries(max(before + 1, self._opening_index), index):
+            self._uncommitted_bytes -= len(entry.payload)
         self._let_go()
         self._reads.opened(self._log.commit_index)
         return self._reads_alone()

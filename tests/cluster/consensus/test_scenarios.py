@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 from raft_group import Group
 
+from notebookos_ext.cluster.consensus import leading
 from notebookos_ext.cluster.consensus.messages import (
     Append,
     AppendAnswer,
@@ -918,6 +919,24 @@ def test_what_is_in_flight_is_bounded() -> None:
     group.heal()
     group.tick_all(6)
     assert len(group.payloads("c")) == 300
+
+
+def test_a_leader_that_nobody_confirms_takes_on_no_more_than_it_can_bear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leading, "UNCOMMITTED_BYTES_MAX", 6)
+    group = Group()
+    group.elect("a")
+    group.isolate("a")
+    outcomes = [group.propose("a", f"p{n}") for n in range(4)]
+    assert outcomes == [Proposed.APPENDED] * 3 + [Proposed.REFUSED]
+    assert group.propose("a", "p1") is Proposed.APPENDED, "it is there already"
+    group.heal()
+    group.tick_all(6)
+    outcomes = [group.propose("a", f"q{n}") for n in range(3)]
+    group.settle()
+    assert outcomes == [Proposed.APPENDED] * 3
+    assert group.payloads("c") == ["p0", "p1", "p2", "q0", "q1", "q2"]
 
 
 def test_a_follower_that_lost_its_disk_is_noticed() -> None:
