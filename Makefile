@@ -18,7 +18,7 @@ SEARCH_ARGS ?=
 PYTEST_ARGS ?=
 
 # Lives of sim-soak: one seed, or FIRST:BEYOND.
-SEEDS ?= 0:50000
+SIM_SEEDS ?= 0:50000
 
 # Folder of the traces that the evaluation replays, where there is one.
 TRACES ?= ../shared/data/traces
@@ -170,9 +170,10 @@ fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatter
 bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.transport
+	@$(BIN)/python -m benchmarks.scheduler
 
 sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults, all invariants checked
-	@$(BIN)/python -m notebookos_ext.simulation soak $(SEEDS)
+	@$(BIN)/python -m notebookos_ext.simulation soak $(SIM_SEEDS)
 
 raft-soak: $(STAMPS)/installed-dev ## Live SEEDS=10000 random lives of Raft groups in all; goes on where it ended
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python scripts/raft_soak.py $(if $(SEEDS),--seeds $(SEEDS))

@@ -43,6 +43,8 @@ class Notebook:
     members: tuple[HostId, ...] = ()
     open: Running | None = None
     has_state: bool = False
+    stored_epoch: int = 0
+    """The epoch that the store alone kept last."""
     last_attempt: int = 0
 
 

@@ -183,12 +183,16 @@ class World:
         if stored:
             for process in list(notebook.processes.values()):
                 self._forget(notebook, process)
+            notebook.stored_epoch = action.epoch
             self.ground.recorder.counts["kernels stored"] += 1
         reason = "" if stored else "too many of its members are away"
         self.ground.say(e.KernelStored(action.kernel, stored, reason, self.ground.now_s))
 
     def _restore_kernel(self, action: a.RestoreKernel) -> None:
-        self.notebooks[action.kernel].members = action.members
+        notebook = self.notebooks[action.kernel]
+        notebook.members = action.members
+        if action.epoch > notebook.stored_epoch:
+            notebook.has_state = False
 
     def _start_epoch(self, action: a.StartEpoch) -> None:
         notebook = self.notebooks[action.kernel]
