@@ -15,6 +15,7 @@ what to do.
     ├── StorageError              a file or store cannot be read or written       507
     │   ├── StorageFull                                                           507
     │   └── CorruptRecord         stored bytes fail their checksum or MAC         500
+    │       └── LogLost           a host has no usable log of a kernel any more   500
     ├── ProtocolError             a peer broke the wire protocol                  502
     └── Defect                    the program broke one of its own rules          500
 
@@ -99,6 +100,10 @@ class CorruptRecord(StorageError):
     """Stored bytes do not match their checksum, digest or MAC."""
 
     status = 500
+
+
+class LogLost(CorruptRecord):
+    """A host's log of a kernel is damaged or gone; its member can only join anew, as a learner."""
 
 
 class ProtocolError(NotebookOSError):

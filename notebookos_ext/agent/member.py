@@ -12,18 +12,19 @@ import bisect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
+from notebookos_ext.agent.asked import Asked
+from notebookos_ext.agent.compaction import Compaction, CompactionLimits
+from notebookos_ext.cluster.consensus.membership import host_of
 from notebookos_ext.cluster.consensus.messages import Entry, Envelope, Message
 from notebookos_ext.cluster.consensus.node import Node
-from notebookos_ext.cluster.consensus.ready import Proposed, Ready
-from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
+from notebookos_ext.cluster.consensus.ready import Ready
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus, SnapshotHooks
+from notebookos_ext.cluster.consensus.snapshot import Snapshot
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import (
-    InvalidRequest,
-    NoMajority,
     NotebookOSError,
-    OutcomeUnknown,
     StorageError,
     StorageFull,
     Unavailable,
@@ -33,13 +34,11 @@ from notebookos_ext.storage.wal import WriteAheadLog
 INLINE_SAVE_BYTES_MAX = 64_000
 """A thread costs more than a small save; a large save would hold up the loop."""
 RETRY_TICKS = 5
-"""What is still unanswered is asked again this often; identities make that harmless."""
+"""What is still unanswered is asked again this often."""
 FULL_DISK_RETRY_TICKS = 10
 RECONCILE_TICKS = 50
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Carrier(Protocol):
@@ -59,48 +58,19 @@ class Carrier(Protocol):
         ...
 
 
-class _Waiter(Generic[T]):
-    """Somebody who waits; several may wait for the same."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self.count = 0
-
-    def finish(self, value: T) -> None:
-        if not self.future.done():
-            self.future.set_result(value)
-
-    def fail(self, error: NotebookOSError) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)
-            # Whoever waited may have gone meanwhile.
-            self.future.exception()
-
-
-class _Proposal(_Waiter[int]):
-    def __init__(self, payload: bytes) -> None:
-        super().__init__()
-        self.payload = payload
-        self.handed_on = False
-
-
-class _Read(_Waiter[int]):
-    def __init__(self) -> None:
-        super().__init__()
-        self.index: int | None = None
-
-
 class Member:
     """A running member. `entries` are the committed proposals delivered so far, in order.
 
-    A full disk stops it until there is room, a broken disk or a broken promise for good; in between
-    it is as if its process were stopped, which the others survive.
+    `entries` begins after the snapshot that the log begins with. A full disk stops it until there
+    is room, a broken disk or a broken promise for good; in between it is as if its process were
+    stopped, which the others survive.
     """
 
     def __init__(
         self,
         *,
         kernel: KernelId,
+        group: str,
         node: Node,
         wal: WriteAheadLog,
         carrier: Carrier,
@@ -108,8 +78,11 @@ class Member:
         read_nonce: str,
         on_committed: Callable[[KernelId, Sequence[Entry]], None],
         on_leader_change: Callable[[KernelId, HostId | None], None],
+        hooks: SnapshotHooks | None,
+        limits: CompactionLimits,
     ) -> None:
         self.kernel = kernel
+        self.group = group
         self.node = node
         self.entries: list[Entry] = []
         self._wal = wal
@@ -117,14 +90,31 @@ class Member:
         self._executor = executor
         self._on_committed = on_committed
         self._on_leader_change = on_leader_change
-        self._proposals: dict[str, _Proposal] = {}
-        self._reads: dict[str, _Read] = {}
-        self._read_nonce = read_nonce
-        self._read_count = 0
-        self._handovers: dict[HostId, _Waiter[None]] = {}
+        self._hooks = hooks
+        self._compaction = None
+        if hooks is not None:
+            self._compaction = Compaction(
+                kernel=kernel,
+                node=node,
+                wal=wal,
+                executor=executor,
+                limits=limits,
+                hooks=hooks,
+                on_ready=self.pump,
+            )
+        self.asked = Asked(
+            kernel=kernel,
+            node=node,
+            read_nonce=read_nonce,
+            check_working=self._require_working,
+            pump_soon=self._pump_soon,
+        )
         self._seen_leader = node.leader
+        self._leader_changes = 0
         self._pump_due = False
         self._saving: asyncio.Future[None] | None = None
+        self._replacing: asyncio.Future[None] | None = None
+        self._fetching: asyncio.Future[Snapshot | None] | None = None
         self._unsaved: Ready | None = None
         self._failure: NotebookOSError | None = None
         self._failed_for_good = False
@@ -140,89 +130,40 @@ class Member:
             kernel=self.kernel,
             role=node.role,
             term=node.term,
-            leader=None if node.leader is None else HostId(node.leader),
+            leader=None if node.leader is None else HostId(host_of(node.leader)),
             last_index=node.log.last_index,
             commit_index=node.log.commit_index,
             delivered_index=node.log.delivered_index,
             resting=node.resting,
             failure="" if self._failure is None else self._failure.message,
+            member=node.me,
+            membership=node.log.committed_membership,
+            snapshot_index=0 if self._wal.snapshot is None else self._wal.snapshot.index,
+            log_bytes=self._wal.size_bytes,
+            leader_changes=self._leader_changes,
         )
+
+    @property
+    def founders(self) -> tuple[str, ...]:
+        """Who founded the group; empty if this member joined later."""
+        return self._wal.identity.members
+
+    @property
+    def failure(self) -> NotebookOSError | None:
+        """Why it does not take part at present."""
+        return self._failure
 
     def entries_from(self, index: int) -> Sequence[Entry]:
         """The delivered proposals from log index `index` on."""
         start = bisect.bisect_left(self.entries, index, key=lambda entry: entry.index)
         return self.entries[start:]
 
-    async def propose(self, payload: bytes, proposal_id: str, timeout_s: float) -> int:
-        """See `ReplicatedLog.propose`."""
-        self._require_working()
-        outcome = self.node.propose(proposal_id, payload)
-        if outcome is Proposed.COMMITTED:
-            return self.node.log.index_of(proposal_id) or 0
-        proposal = self._proposals.setdefault(proposal_id, _Proposal(payload))
-        proposal.handed_on |= outcome is not Proposed.REFUSED
-        self._pump_soon()
-        proposal.count += 1
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await asyncio.shield(proposal.future)
-        except TimeoutError:
-            if proposal.handed_on:
-                raise OutcomeUnknown(
-                    f"kernel {self.kernel}: nobody confirmed a log entry within {timeout_s:g} s; "
-                    "it may still be committed, so repeat it with the same id"
-                ) from None
-            raise self._no_majority(timeout_s) from None
-        finally:
-            proposal.count -= 1
-            if proposal.count == 0:
-                self._proposals.pop(proposal_id, None)
-
-    async def read_barrier(self, timeout_s: float) -> int:
-        """See `ReplicatedLog.read_barrier`."""
-        self._require_working()
-        self._read_count += 1
-        read_id = f"{self._read_nonce}-{self._read_count}"
-        read = self._reads[read_id] = _Read()
-        self.node.read(read_id)
-        self._pump_soon()
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await read.future
-        except TimeoutError:
-            raise self._no_majority(timeout_s) from None
-        finally:
-            del self._reads[read_id]
-
-    async def transfer(self, to: HostId, timeout_s: float) -> None:
-        """See `ReplicatedLog.transfer_leadership`."""
-        self._require_working()
-        if to not in self.node.members:
-            raise InvalidRequest(f"kernel {self.kernel} has no member on host {to}")
-        if self.node.leader == to:
-            return
-        handover = self._handovers.setdefault(to, _Waiter[None]())
-        self._ask_for_handover(to)
-        self._pump_soon()
-        handover.count += 1
-        try:
-            async with asyncio.timeout(timeout_s):
-                await asyncio.shield(handover.future)
-        except TimeoutError:
-            raise NoMajority(
-                f"kernel {self.kernel}: host {to} did not become its leader within {timeout_s:g} s"
-            ) from None
-        finally:
-            handover.count -= 1
-            if handover.count == 0:
-                self._handovers.pop(to, None)
-
     # -- what happens ------------------------------------------------------------------------
 
     @property
     def needs_ticks(self) -> bool:
         """Whether time means anything to it now."""
-        return not self.node.resting or self._unsaved is not None or bool(self._waiters())
+        return not self.node.resting or self._unsaved is not None or self.asked.is_waiting
 
     def tick(self) -> None:
         """One tick of time."""
@@ -237,10 +178,11 @@ class Member:
         self.node.tick()
         if self.node.lost and self._ticks % RECONCILE_TICKS == 0:
             # Somebody else reported a loss that the connection has not confirmed since.
-            for host in self.node.lost & self._carrier.up:
-                self.node.member_back(host)
+            for member in self.node.lost:
+                if HostId(host_of(member)) in self._carrier.up:
+                    self.node.member_back(member)
         if self._ticks % RETRY_TICKS == 0:
-            self._ask_again()
+            self.asked.ask_again()
         self.pump()
 
     def step(self, message: Message) -> None:
@@ -258,14 +200,16 @@ class Member:
             self.node.campaign()
             self.pump()
 
-    def member_lost(self, host: HostId) -> None:
+    def host_lost(self, host: HostId) -> None:
         """A host cannot be reached any more."""
-        self.node.member_lost(host)
+        for member in self._members_on(host):
+            self.node.member_lost(member)
         self.pump()
 
-    def member_back(self, host: HostId) -> None:
+    def host_back(self, host: HostId) -> None:
         """A host can be reached again."""
-        self.node.member_back(host)
+        for member in self._members_on(host):
+            self.node.member_back(member)
         self.pump()
 
     def pump(self) -> None:
@@ -273,7 +217,10 @@ class Member:
         self._pump_due = False
         if self._failure is not None:
             return
-        while self._unsaved is None:
+        while self._unsaved is None and self._replacing is None:
+            if self._compaction is not None and self._compaction.ready_ref is not None:
+                self._replace_log(self._compaction)
+                break
             ready = self.node.ready()
             if ready is None:
                 break
@@ -284,7 +231,7 @@ class Member:
                 self._save(ready)
             else:
                 self._finish(ready)
-        if self._saving is not None:
+        if self._saving is not None or self._replacing is not None:
             self._send(self.node.take_early())
         self._watch_leader()
 
@@ -293,23 +240,75 @@ class Member:
         self._fail(
             Unavailable(f"kernel {self.kernel}: its member on this host was closed"), for_good=True
         )
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        if self._compaction is not None:
+            await self._compaction.close()
+        writing = [w for w in (self._saving, self._replacing, self._fetching) if w is not None]
+        if writing:
+            await asyncio.wait(writing)
         if delete:
             self._wal.delete()
         else:
             self._wal.close()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Hand the state that the log begins with to the application."""
+        if self._hooks is None:
+            self._fail(
+                StorageError(f"kernel {self.kernel}: nobody here can use a snapshot"), for_good=True
+            )
+            return
+        self.entries = []
+        try:
+            self._hooks.restore(self.kernel, snapshot.meta.index, snapshot.state)
+        except StorageError as error:
+            self._fail(error, for_good=True)
+
+    # -- forgetting ----------------------------------------------------------------------------
+
+    def _replace_log(self, compaction: Compaction) -> None:
+        self._replacing = compaction.replace()
+
+        def replaced(replacing: asyncio.Future[None]) -> None:
+            self._replacing = None
+            error = replacing.exception()
+            compaction.replaced(error)
+            if error is None and self._wal.snapshot is not None:
+                self.entries = [*self.entries_from(self._wal.snapshot.index + 1)]
+            self.pump()
+
+        self._replacing.add_done_callback(replaced)
+
+    def _fetch_snapshot(self) -> None:
+        """The leader's core wants the state of its snapshot, for a follower."""
+        if self._fetching is not None:
+            return
+        if self._compaction is not None:
+            # Only the newest is on disk.
+            self._compaction.forget_now()
+        loop = asyncio.get_running_loop()
+        self._fetching = loop.run_in_executor(self._executor, self._wal.read_snapshot)
+
+        def fetched(fetching: asyncio.Future[Snapshot | None]) -> None:
+            self._fetching = None
+            error = fetching.exception()
+            if isinstance(error, StorageError):
+                self._fail(error, for_good=True)
+            elif error is None and (snapshot := fetching.result()) is not None:
+                self.node.provide_snapshot(snapshot.meta.index, snapshot.state)
+            self.pump()
+
+        self._fetching.add_done_callback(fetched)
 
     # -- saving and sending ------------------------------------------------------------------
 
     def _save(self, ready: Ready) -> None:
         self._unsaved = ready
         size_bytes = sum(len(entry.payload) for entry in ready.entries)
-        if size_bytes <= INLINE_SAVE_BYTES_MAX:
+        if size_bytes <= INLINE_SAVE_BYTES_MAX and ready.snapshot is None:
             self._saved(ready, self._written(ready))
             return
         self._saving = asyncio.get_running_loop().run_in_executor(
-            self._executor, self._wal.save, ready.hard_state, ready.entries
+            self._executor, self._wal.save, ready.hard_state, ready.entries, ready.snapshot
         )
         self._saving.add_done_callback(self._saved_by_thread)
 
@@ -343,14 +342,17 @@ class Member:
     def _finish(self, ready: Ready) -> None:
         self._send(ready.messages)
         self.node.saved(ready)
+        if ready.snapshot is not None:
+            self.restore(ready.snapshot)
+            if self._compaction is not None:
+                self._compaction.installed()
         if ready.committed:
             self._deliver([entry for entry in ready.committed if entry.is_proposal])
-        for result in ready.reads:
-            if read := self._reads.get(result.read_id):
-                read.index = result.index
-        for read in self._reads.values():
-            if read.index is not None and read.index <= self.node.log.delivered_index:
-                read.finish(read.index)
+        if ready.snapshot_wanted:
+            self._fetch_snapshot()
+        self.asked.finished(ready)
+        if self._compaction is not None and self._failure is None:
+            self._compaction.look()
 
     def _deliver(self, entries: list[Entry]) -> None:
         if not entries:
@@ -361,21 +363,17 @@ class Member:
         except Exception:  # noqa: BLE001
             # The log goes on, whatever its reader makes of it.
             _log.exception("kernel %s: a committed entry could not be applied", self.kernel)
-        for entry in entries:
-            if proposal := self._proposals.get(entry.proposal_id):
-                proposal.finish(entry.index)
+        self.asked.delivered(entries)
 
     def _send(self, messages: Sequence[Message]) -> None:
         for message in messages:
-            self._carrier.send(HostId(message.to), [Envelope(self.kernel, message)])
+            self._carrier.send(HostId(host_of(message.to)), [Envelope(self.group, message)])
 
     def _pump_soon(self) -> None:
         """In one go with whatever else happens in this turn of the loop: that batches proposals."""
         if not self._pump_due:
             self._pump_due = True
             asyncio.get_running_loop().call_soon(self.pump)
-
-    # -- asking again ------------------------------------------------------------------------
 
     def _watch_leader(self) -> None:
         leader = self.node.leader
@@ -385,33 +383,18 @@ class Member:
         if leader is None:
             return
         _log.info("kernel %s: %s leads in term %d", self.kernel, leader, self.node.term)
-        if handover := self._handovers.get(HostId(leader)):
-            handover.finish(None)
-        self._ask_again()
+        self.asked.leader_seen(leader)
         self._pump_soon()
 
     def _leader_seen(self, leader: str | None) -> None:
         if leader != self._seen_leader:
             self._seen_leader = leader
-            self._on_leader_change(self.kernel, None if leader is None else HostId(leader))
+            self._leader_changes += leader is not None
+            host = None if leader is None else HostId(host_of(leader))
+            self._on_leader_change(self.kernel, host)
 
-    def _ask_again(self) -> None:
-        for proposal_id, proposal in self._proposals.items():
-            if not proposal.future.done():
-                outcome = self.node.propose(proposal_id, proposal.payload)
-                proposal.handed_on |= outcome is not Proposed.REFUSED
-        for read_id, read in self._reads.items():
-            if read.index is None:
-                self.node.read(read_id)
-        for to, handover in self._handovers.items():
-            if not handover.future.done():
-                self._ask_for_handover(to)
-
-    def _ask_for_handover(self, to: HostId) -> None:
-        if to == self.node.me:
-            self.node.campaign()
-        else:
-            self.node.transfer(to)
+    def _members_on(self, host: HostId) -> list[str]:
+        return [member for member in self.node.members if host_of(member) == host]
 
     # -- failing -----------------------------------------------------------------------------
 
@@ -427,16 +410,4 @@ class Member:
         self._failure = error
         self._failed_for_good = for_good
         self._leader_seen(None)
-        for waiter in self._waiters():
-            waiter.fail(type(error)(error.message))
-
-    def _waiters(self) -> list[_Waiter[int] | _Waiter[None]]:
-        return [*self._proposals.values(), *self._reads.values(), *self._handovers.values()]
-
-    def _no_majority(self, timeout_s: float) -> NoMajority:
-        leader = self.node.leader
-        reason = "no member leads" if leader is None else f"{leader} did not confirm it"
-        return NoMajority(
-            f"kernel {self.kernel}: {reason} within {timeout_s:g} s, because too few of its "
-            f"{len(self.node.members)} members can be reached"
-        )
+        self.asked.fail(error)

@@ -6,11 +6,12 @@ by `agent/members.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 import msgspec
 
+from notebookos_ext.cluster.consensus.membership import Change, Membership
 from notebookos_ext.cluster.consensus.messages import Entry
 from notebookos_ext.cluster.consensus.ready import Role
 from notebookos_ext.cluster.model import HostId, KernelId
@@ -31,6 +32,38 @@ class MemberStatus(msgspec.Struct, frozen=True):
     delivered_index: int
     resting: bool
     failure: str = ""
+    member: str = ""
+    """Its name in the group; see `membership.later_member`."""
+    membership: Membership = Membership()
+    """As far as it is committed here."""
+    snapshot_index: int = 0
+    """Up to here a snapshot stands for the log on disk; 0: there is none."""
+    log_bytes: int = 0
+    leader_changes: int = 0
+    """Since the member was opened."""
+
+
+class SnapshotHooks(Protocol):
+    """The application's side of snapshots. All calls come on the loop of the log's owner."""
+
+    def capture(self, kernel: KernelId) -> Callable[[], Awaitable[bytes]] | None:
+        """What makes the state after all entries that were delivered until now; None: not now.
+
+        The state is made while further entries are delivered, which must not find their way into
+        it. What is awaited raises NotebookOSError when no state can be made; nothing is lost then.
+        """
+        ...
+
+    def compacted(self, kernel: KernelId, index: int) -> None:
+        """The log has forgotten what the state stands for that was captured at `index`."""
+        ...
+
+    def restore(self, kernel: KernelId, index: int, state: bytes) -> None:
+        """Go on from `state`, in which everything up to `index` is; later entries follow.
+
+        Raises StorageError when it cannot be used: the member then takes no part any more.
+        """
+        ...
 
 
 class ReplicatedLog(Protocol):
@@ -46,6 +79,7 @@ class ReplicatedLog(Protocol):
             NoMajority: nobody leads; the payload has not been handed to anyone.
             NotFound: this host has no member of that kernel.
             OutcomeUnknown: it may or may not be committed; repeat it with the same id.
+            Refused: it was first proposed so long ago that nobody can tell whether it is committed.
             StorageError: this host's disk is full or broken, so its member takes no part.
         """
         ...
@@ -73,6 +107,19 @@ class ReplicatedLog(Protocol):
             InvalidRequest: `to` has no member of that kernel.
             NoMajority: it did not come to lead in time; whoever leads still does.
             NotFound: this host has no member of that kernel.
+        """
+        ...
+
+    async def change_membership(
+        self, kernel: KernelId, change: Change, timeout_s: float = 30.0
+    ) -> Membership:
+        """Return when the change is committed as far as this host knows, with what is committed.
+
+        Raises:
+            InvalidRequest: it would leave nobody to decide, or promotes a stranger.
+            NoMajority: nobody could commit it in time; it may still happen.
+            NotFound: this host has no member of that kernel.
+            Unavailable: the learner to be promoted has not caught up yet.
         """
         ...
 
