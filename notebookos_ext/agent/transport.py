@@ -13,16 +13,13 @@ import asyncio
 import logging
 import random
 import secrets
-import socket
-import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import cast
 
 import msgspec
 
+from notebookos_ext.agent.peer_addresses import connect, listen, vacate
 from notebookos_ext.agent.peer_channel import SECRET_BYTES, PeerChannel
-from notebookos_ext.agent.peer_outbox import PING, WAITING_BYTES_MAX, Outbox
+from notebookos_ext.agent.peer_connection import PeerConnection
 from notebookos_ext.cluster.consensus.messages import (
     AppendAnswer,
     ChangeRequest,
@@ -40,15 +37,11 @@ from notebookos_ext.cluster.consensus.messages import (
     VoteRequest,
 )
 from notebookos_ext.cluster.model import HostId
-from notebookos_ext.errors import LaunchFailed, NotebookOSError
+from notebookos_ext.errors import LaunchFailed
 
-UNIX_PATH_BYTES_MAX = 107
-SENT_AHEAD_BYTES = 131_072
-"""So much may lie with the socket and the loop; what is urgent can overtake only the rest."""
 BACK_OFF_FIRST_S = 0.05
 BACK_OFF_MAX_S = 1.0
 
-_HANDSHAKE_S = 5.0
 _CONNECT_S = 5.0
 _STRANGERS_MAX = 32
 _URGENT: tuple[type[Message], ...] = (
@@ -121,8 +114,8 @@ class PeerTransport:
         self._peers: dict[HostId, str] = {}
         self._diallers: dict[HostId, asyncio.Task[None]] = {}
         self._pinger: asyncio.Task[None] | None = None
-        self._connections: dict[HostId, _Connection] = {}
-        self._strangers: set[_Connection] = set()
+        self._connections: dict[HostId, PeerConnection] = {}
+        self._strangers: set[PeerConnection] = set()
         self._to_flush: set[HostId] = set()
         self._flush_due = False
         self._dropped: dict[HostId, int] = {}
@@ -147,17 +140,8 @@ class PeerTransport:
         Raises:
             LaunchFailed: the address cannot be used.
         """
-        loop = asyncio.get_running_loop()
         try:
-            if is_unix(self.address):
-                _free_path(self.address)
-                self._server = await loop.create_unix_server(self._accept, self.address)
-                _make_private(self.address)
-            else:
-                name, _, port = self.address.rpartition(":")
-                self._server = await loop.create_server(self._accept, name, int(port))
-                bound = self._server.sockets[0].getsockname()[1]
-                self.address = f"{name}:{bound}"
+            self._server, self.address = await listen(self.address, self._accept)
         except (OSError, ValueError) as error:
             raise LaunchFailed(
                 f"host {self.host} cannot listen for its peers at {self.address}: {error}"
@@ -186,6 +170,7 @@ class PeerTransport:
         for envelope in messages:
             is_urgent = isinstance(envelope.message, _URGENT)
             connection.outbox.put(_encode(envelope), None if is_urgent else envelope.group)
+        connection.tell_if_full()
         self._to_flush.add(host)
         if not self._flush_due:
             self._flush_due = True
@@ -209,8 +194,7 @@ class PeerTransport:
         await asyncio.gather(*(connection.ended for connection in connections))
         if self._server is not None:
             await self._server.wait_closed()
-            if is_unix(self.address):
-                _remove(self.address)
+            vacate(self.address)
 
     # -- connections -------------------------------------------------------------------------
 
@@ -223,16 +207,16 @@ class PeerTransport:
             expected=expected,
         )
 
-    def _accept(self) -> _Connection:
-        return _Connection(self, self._channel(None))
+    def _accept(self) -> PeerConnection:
+        return PeerConnection(self, self._channel(None))
 
     async def _dial(self, host: HostId, address: str) -> None:
         failures = 0
         while True:
-            connection = _Connection(self, self._channel(host))
+            connection = PeerConnection(self, self._channel(host))
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await _connect(connection, address)
+                    await connect(address, connection)
                 await asyncio.shield(connection.ended)
             except (OSError, TimeoutError, ValueError) as error:
                 _log.debug("host %s cannot reach %s: %s", self.host, host, error)
@@ -241,14 +225,14 @@ class PeerTransport:
             failures = 0 if connection.was_up else failures + 1
             await asyncio.sleep(back_off_s(failures, self._rng))
 
-    def stranger_came(self, connection: _Connection) -> bool:
+    def stranger_came(self, connection: PeerConnection) -> bool:
         """A connection that has proved nothing yet; False if there are too many of them."""
         if len(self._strangers) >= _STRANGERS_MAX:
             return False
         self._strangers.add(connection)
         return True
 
-    def connection_opened(self, connection: _Connection, host: HostId) -> None:
+    def connection_opened(self, connection: PeerConnection, host: HostId) -> None:
         """Both ends have proved the token."""
         self._strangers.discard(connection)
         if former := self._connections.get(host):
@@ -258,7 +242,7 @@ class PeerTransport:
         _log.info("host %s is connected to %s", self.host, host)
         self._on_peer_change(host, True)
 
-    def connection_ended(self, connection: _Connection) -> None:
+    def connection_ended(self, connection: PeerConnection) -> None:
         """It is of no use any more."""
         self._strangers.discard(connection)
         host = HostId(connection.channel.peer)
@@ -303,139 +287,3 @@ class PeerTransport:
                     self.connection_ended(connection)
                 else:
                     connection.ping()
-
-
-class _Connection(asyncio.Protocol):
-    """One socket and its channel."""
-
-    def __init__(self, owner: PeerTransport, channel: PeerChannel) -> None:
-        self.channel = channel
-        self.outbox = Outbox(WAITING_BYTES_MAX)
-        self.silent_pings = 0
-        self.was_up = False
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._owner = owner
-        self._transport: asyncio.Transport | None = None
-        self._paused = False
-        self._deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=SENT_AHEAD_BYTES)
-        _send_no_further_ahead(self._transport)
-        if not self._owner.stranger_came(self):
-            self.close()
-            return
-        self._deadline = asyncio.get_running_loop().call_later(_HANDSHAKE_S, self.close)
-        if opening := self.channel.opening():
-            self._transport.write(opening)
-
-    def data_received(self, data: bytes) -> None:
-        self.silent_pings = 0
-        was_open = self.channel.is_open
-        try:
-            answer, messages = self.channel.receive(data)
-            if answer and self._transport is not None:
-                self._transport.write(answer)
-            if self.channel.is_open and not was_open:
-                self._opened()
-            if messages:
-                self._owner.received(HostId(self.channel.peer), messages)
-        except (NotebookOSError, msgspec.DecodeError) as error:
-            _log.warning("host %s ends a connection: %s", self._owner.host, error)
-            self.close()
-            self._owner.connection_ended(self)
-
-    def connection_lost(self, _exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._owner.connection_ended(self)
-        if not self.ended.done():
-            self.ended.set_result(None)
-
-    def pause_writing(self) -> None:
-        self._paused = True
-
-    def resume_writing(self) -> None:
-        self._paused = False
-        self.pump()
-
-    def pump(self) -> None:
-        """Send from the outbox, as far as the peer reads."""
-        transport = self._transport
-        if transport is None:
-            return
-        while not self._paused and not transport.is_closing():
-            record = self.outbox.next_record()
-            if record is None:
-                return
-            transport.write(self.channel.seal(record))
-
-    def ping(self) -> None:
-        """Say something, if nothing else is on its way."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or self._paused:
-            return
-        transport.write(self.channel.seal(PING))
-
-    def close(self) -> None:
-        """Drop the connection without waiting for what is unsent."""
-        if self._transport is None:
-            if not self.ended.done():
-                self.ended.set_result(None)
-        elif not self._transport.is_closing():
-            self._transport.abort()
-
-    def _opened(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None
-        self.was_up = True
-        self._owner.connection_opened(self, HostId(self.channel.peer))
-
-
-async def _connect(connection: _Connection, address: str) -> None:
-    loop = asyncio.get_running_loop()
-    if is_unix(address):
-        await loop.create_unix_connection(lambda: connection, address)
-    else:
-        name, _, port = address.rpartition(":")
-        await loop.create_connection(lambda: connection, name, int(port))
-
-
-def is_unix(address: str) -> bool:
-    """Whether `address` is the path of a unix socket rather than `name:port`."""
-    return address.startswith("/")
-
-
-def _make_private(address: str) -> None:
-    Path(address).chmod(0o600)
-
-
-def _remove(address: str) -> None:
-    Path(address).unlink(missing_ok=True)
-
-
-def _send_no_further_ahead(transport: asyncio.Transport) -> None:
-    """Keep the kernel from taking megabytes, behind which a heartbeat would wait."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_NOTSENT_LOWAT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, SENT_AHEAD_BYTES)
-
-
-def _free_path(address: str) -> None:
-    """Remove the socket file of an agent that is gone; one that answers is left alone."""
-    if len(address.encode()) > UNIX_PATH_BYTES_MAX:
-        raise OSError(f"the path has more than {UNIX_PATH_BYTES_MAX} bytes")
-    path = Path(address)
-    if not path.exists():
-        return
-    if not stat.S_ISSOCK(path.stat().st_mode):
-        raise OSError("a file that is no socket is in the way")
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.connect(address)
-        except OSError:
-            path.unlink(missing_ok=True)
-            return
-    raise OSError("another process listens there")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from notebookos_ext.agent import peer_connection
 from notebookos_ext.agent import transport as transport_module
 from notebookos_ext.agent.peer_channel import PeerChannel
 from notebookos_ext.agent.transport import PeerTransport, back_off_s
@@ -231,7 +232,7 @@ def test_peers_that_are_dropped_are_let_go(tmp_path: Path) -> None:
 def test_garbage_and_idlers_are_turned_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transport_module, "_HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(peer_connection, "HANDSHAKE_S", 0.05)
 
     async def story() -> None:
         b = Recorder(B, str(tmp_path / "b.peer"))
@@ -293,9 +294,9 @@ def test_a_heartbeat_overtakes_what_waits(addresses: Callable[[HostId], str]) ->
 
 
 def test_a_reader_that_does_not_read_costs_bounded_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(transport_module, "WAITING_BYTES_MAX", 2_000_000)
+    monkeypatch.setattr(peer_connection, "WAITING_BYTES_MAX", 2_000_000)
 
     async def story() -> None:
         a, b = Recorder(A, str(tmp_path / "a.peer")), Recorder(B, str(tmp_path / "b.peer"))
@@ -307,10 +308,11 @@ def test_a_reader_that_does_not_read_costs_bounded_memory(
             a.transport.send(B, [entry(500_000)])
             a.transport.flush()
             ahead = connection._transport.get_write_buffer_size()
-            assert ahead <= transport_module.SENT_AHEAD_BYTES + 33_000
+            assert ahead <= peer_connection.SENT_AHEAD_BYTES + 33_000
             assert connection.outbox.waiting_bytes <= 3_000_000
         dropped = a.transport.dropped[B]
         assert 90 <= dropped < 100
+        assert caplog.text.count("forgets the oldest messages to host-b") == 1
         await until(lambda: len(b.messages) == 100 - dropped)
         await b.transport.close()
         await until(lambda: not a.transport.up)
