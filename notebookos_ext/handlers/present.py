@@ -114,7 +114,7 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
     return KernelView(
         id=record.kernel,
         name=record.plan.name,
-        notebook_path=entry.spec.notebook_path,
+        notebook_path=_notebook(insight, record.kernel),
         state=entry.state.value,
         epoch=entry.epoch,
         # What it was asked for counts only until it has its hosts.
@@ -169,5 +169,9 @@ def _ms(since: float | None, until: float | None) -> float | None:
 
 
 def _notebook(insight: Insight, kernel_id: KernelId) -> str:
+    """Where the notebook is now: it may have been renamed since its kernel began."""
+    record = insight.records.get(kernel_id)
+    if record is not None and record.session is not None and record.session.type == "notebook":
+        return record.session.path
     entry = insight.view.kernels.get(kernel_id)
     return entry.spec.notebook_path if entry else ""

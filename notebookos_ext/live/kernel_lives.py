@@ -211,9 +211,17 @@ class KernelLives:
     def note_session(self, kernel: KernelId, session: KeptSession) -> None:
         """Jupyter's session of a kernel, which has its notebook's present path."""
         record = self._records.get(kernel)
-        if record is not None and record.session != session:
-            record.session = session
-            self._keeper.keep(record, self._outlet.warn)
+        if record is None or record.session == session:
+            return
+        if record.session is not None and (record.session.type, session.type) == (
+            "notebook",
+            "console",
+        ):
+            # A console for a notebook has a session of its own; the notebook must find its kernel.
+            return
+        record.session = session
+        self._keeper.keep(record, self._outlet.warn)
+        self._outlet.changed(kernel, "kernel")
 
     def leave_all(self) -> None:
         """The server ends and keeps its kernels: no kernel can be started any more."""

@@ -58,3 +58,23 @@ async def test_a_notebook_that_asks_for_the_impossible_is_told(
     assert sentence in json.loads(refused.value.response.body)["message"]
     assert json.loads((await jp_fetch("api", "kernels")).body) == []
     assert json.loads((await jp_fetch("api", "sessions")).body) == []
+
+
+async def test_a_renamed_notebook_is_shown_by_its_new_name(
+    jp_fetch: Any, jp_root_dir: Path
+) -> None:
+    session = json.loads((await open_notebook(jp_fetch, jp_root_dir, {})).body)
+    kernel = session["kernel"]["id"]
+
+    async def shown() -> str:
+        found = await jp_fetch("notebookos", "api", "kernels", kernel)
+        return msgspec.json.decode(found.body, type=KernelView).notebook_path
+
+    renamed = json.dumps({"path": "work/fit.ipynb", "name": "fit.ipynb"})
+    await jp_fetch("api", "sessions", session["id"], method="PATCH", body=renamed)
+    assert await shown() == "work/fit.ipynb"
+    # A console for the notebook is another session of the same kernel.
+    console = {"path": "console-1", "name": "", "type": "console", "kernel": {"id": kernel}}
+    await jp_fetch("api", "sessions", method="POST", body=json.dumps(console))
+    assert await shown() == "work/fit.ipynb"
+    await jp_fetch("api", "kernels", kernel, method="DELETE")
