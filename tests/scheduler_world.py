@@ -70,6 +70,10 @@ class World:
     """Who votes in each kernel's group."""
     learners: set[tuple[KernelId, HostId]] = field(default_factory=set)
     changes: dict[KernelId, a.ChangeMembers] = field(default_factory=dict)
+    storing: dict[KernelId, a.StoreKernel] = field(default_factory=dict)
+    stored: set[KernelId] = field(default_factory=set)
+    warm: dict[HostId, int] = field(default_factory=dict)
+    warming: list[HostId] = field(default_factory=list)
     leaving: list[a.ReleaseHost] = field(default_factory=list)
     moved: int = 0
 
@@ -89,6 +93,10 @@ class World:
                 assert action.replica not in self.living
                 assert action.epoch == self.ledgers[action.kernel].epoch
                 assert self.groups.setdefault(action.kernel, action.members) == action.members
+                assert action.kernel not in self.storing
+                if action.prewarmed:
+                    assert self.warm[action.host] > 0
+                    self.warm[action.host] -= 1
                 if action.learner:
                     assert action.host not in action.members
                     self.learners.add((action.kernel, action.host))
@@ -104,6 +112,8 @@ class World:
             case a.CloseKernel():
                 self.groups.pop(action.kernel, None)
                 self.changes.pop(action.kernel, None)
+                self.storing.pop(action.kernel, None)
+                self.stored.discard(action.kernel)
                 self.learners = {x for x in self.learners if x[0] != action.kernel}
                 self.ledgers[action.kernel] = Ledger()
                 self.drop_attempts(action.kernel)
@@ -141,6 +151,22 @@ class World:
                     for r, host in self.living.items()
                     if host == action.host and r.startswith(f"{action.kernel}:")
                 ]
+            case a.StoreKernel():
+                assert action.members == self.groups[action.kernel]
+                assert action.kernel not in self.changes
+                self.storing[action.kernel] = action
+            case a.RestoreKernel():
+                self.stored.discard(action.kernel)
+                assert action.kernel not in self.groups
+                ledger = self.ledgers[action.kernel]
+                if action.epoch > ledger.epoch:
+                    assert ledger.accept(EpochEntry(action.epoch))
+            case a.StartPrewarmed():
+                assert action.host in self.up
+                self.warming += [action.host] * action.count
+            case a.StopPrewarmed():
+                assert self.warm[action.host] >= action.count
+                self.warm[action.host] -= action.count
             case a.MigrationEnded():
                 self.moved += action.moved
             case a.ReleaseHost():
@@ -171,12 +197,20 @@ class World:
             self.told[key] = "submitted"
         if action.members:
             self.closing.append(action)
+        else:
+            self.keep(action.kernel)
 
     def lose(self, kernel: KernelId, cell: CellId, attempt: int, replica: ReplicaId) -> None:
         ledger = self.ledgers[kernel]
         ledger.accept(ClosedEntry(ledger.epoch, cell, attempt, replica, Outcome.LOST, None))
 
+    def keep(self, kernel: KernelId) -> None:
+        """What is reserved stays the kernel's own without being given back after each cell."""
+        if self.scheduler.policy.keeps_gpus:
+            self.locks = {d: who for d, who in self.locks.items() if who[0] != kernel}
+
     def drop_attempts(self, kernel: KernelId) -> None:
+        self.keep(kernel)
         self.beginning = [x for x in self.beginning if x.kernel != kernel]
         self.running = [x for x in self.running if x.kernel != kernel]
         self.closing = [x for x in self.closing if x.kernel != kernel]
@@ -198,6 +232,25 @@ class World:
             self.groups[kernel] = action.members
         reason = "" if done else "no majority answered"
         self.say(e.MembersChanged(kernel, self.groups[kernel], reason, self.now))
+
+    def store(self, kernel: KernelId, *, done: bool) -> None:
+        action = self.storing.pop(kernel)
+        done = done and kernel in self.groups
+        if done:
+            self.starting = {r: x for r, x in self.starting.items() if x.kernel != kernel}
+            self.living = {r: h for r, h in self.living.items() if not r.startswith(f"{kernel}:")}
+            del self.groups[kernel]
+            self.stored.add(kernel)
+        reason = "" if done else "the store is full"
+        self.say(e.KernelStored(action.kernel, done, reason, self.now))
+
+    def warmed(self, rng: random.Random) -> None:
+        host = self.warming.pop(rng.randrange(len(self.warming)))
+        if rng.random() < 0.8:
+            self.warm[host] = self.warm.get(host, 0) + 1
+            self.say(e.PrewarmedStarted(host, self.incarnation(host), self.now))
+        else:
+            self.say(e.PrewarmedLost(host, self.incarnation(host), False, "no memory", self.now))
 
     def move(self, rng: random.Random) -> None:
         kernel = rng.choice(list(self.kernels))
@@ -234,6 +287,8 @@ class World:
     def forget_host(self, host: HostId) -> None:
         self.up.discard(host)
         self.leaving = [x for x in self.leaving if x.host != host]
+        self.warming = [x for x in self.warming if x != host]
+        self.warm.pop(host, None)
         self.starting = {r: x for r, x in self.starting.items() if x.host != host}
         self.living = {r: h for r, h in self.living.items() if h != host}
         self.locks = {d: who for d, who in self.locks.items() if who[2] != host}
@@ -278,6 +333,7 @@ class World:
 
     def end(self, action: a.StartAttempt, outcome: Outcome) -> None:
         self.running.remove(action)
+        self.keep(action.kernel)
         ledger = self.ledgers[action.kernel]
         closed = ClosedEntry(
             ledger.epoch, action.cell, action.attempt, action.replica, outcome, None
@@ -288,6 +344,7 @@ class World:
 
     def closed(self, action: a.CloseAttempt) -> None:
         self.closing.remove(action)
+        self.keep(action.kernel)
         ledger = self.ledgers[action.kernel]
         lead = ledger.lead
         if lead is not None and lead.attempt == action.attempt:
@@ -363,6 +420,17 @@ class World:
                     rng.choice(list(self.changes)), done=rng.random() < 0.7
                 ),
                 self.changes,
+            ),
+            (
+                6,
+                lambda: self.store(rng.choice(list(self.storing)), done=rng.random() < 0.8),
+                self.storing,
+            ),
+            (3, lambda: self.warmed(rng), self.warming),
+            (
+                0.3,
+                lambda: self.say(e.KernelNeeded(rng.choice(list(self.stored)), self.now)),
+                self.stored,
             ),
             (1, lambda: self.move(rng), self.kernels),
             (0.5, lambda: self.drain(rng), self.up),
@@ -450,13 +518,14 @@ class World:
         for _ in range(400):
             self._calm_step()
             state = self.scheduler.state
-            if not (self.told or self.locks or self.starting or state.lost or state.moving):
+            rest = (self.told, self.locks, self.starting, state.lost, state.moving, self.storing)
+            if not any(rest):
                 break
         assert not self.told, f"these cells never ended: {self.told}"
         assert not self.locks
         assert not self.scheduler.state.lost
         assert not self.scheduler.view.waiting
-        assert not self.scheduler.view.bindings
+        assert all(b.reserved for b in self.scheduler.view.bindings.values())
         assert not self.learners, f"nobody closed the members {self.learners}"
         for kernel in self.scheduler.view.kernels.values():
             assert self.groups.get(kernel.id, ()) == kernel.members
@@ -473,6 +542,8 @@ class World:
             self.begin(start)
         for start in list(self.running):
             self.end(start, Outcome.DONE)
+        for storing in list(self.storing):
+            self.store(storing, done=True)
         for changing in list(self.changes):
             self.change_members(changing, done=True)
         for kernel in list(self.scheduler.view.kernels.values()):

@@ -83,7 +83,8 @@ class StoreKernel(msgspec.Struct, frozen=True, tag=True):
 class RestoreKernel(msgspec.Struct, frozen=True, tag=True):
     """Open a new group on `members` with the namespace that StoreKernel kept, or an empty one.
 
-    The launches of its replicas follow. No event of its own.
+    An `epoch` later than the one that was stored begins with an empty namespace. The launches of
+    its replicas follow. No event of its own.
     """
 
     kernel: KernelId

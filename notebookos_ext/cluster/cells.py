@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from notebookos_ext.cluster import migration
+from notebookos_ext.cluster import migration, settling
 from notebookos_ext.cluster.actions import (
     CellAborted,
     CellRejected,
@@ -29,7 +29,7 @@ from notebookos_ext.cluster.events import (
 )
 from notebookos_ext.cluster.gpus import RESERVED, Binding
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
-from notebookos_ext.cluster.policies.base import Move, Reject, Run
+from notebookos_ext.cluster.policies.base import Move, Reject, Run, Wake
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import (
     EXECUTING,
@@ -62,7 +62,7 @@ def cell_submitted(turn: Turn, event: CellSubmitted) -> None:
     turn.state.queue.add(waiting)
     kernel.waiting.append(waiting)
     turn.state.dirty.add(kernel.id)
-    kernel.active_at = event.at
+    turn.state.note_idle(kernel, event.at)
     if event.cell.gpus > 0:
         rested_s = event.at - kernel.gpus_active_at
         if kernel.attempt is None and len(kernel.waiting) == 1 and rested_s < REST_MOST_S:
@@ -117,7 +117,10 @@ def attempt_refused(turn: Turn, event: AttemptRefused) -> None:
         return
     kernel, attempt = found
     kernel.attempt = None
-    turn.state.pool.release(kernel.id, attempt.number)
+    if turn.policy.keeps_gpus:
+        turn.state.pool.keep_reserved(kernel.id, attempt.number, event.at)
+    else:
+        turn.state.pool.release(kernel.id, attempt.number)
     turn.state.pool.set_aside(event.busy, event.at + BUSY_ASIDE_S)
     replica = kernel.replica(attempt.replica)
     if replica is not None and replica.state is EXECUTING:
@@ -270,7 +273,7 @@ def _close(turn: Turn, kernel: Kernel, attempt: Attempt, reason: str, *, begun: 
 
 def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> None:
     kernel.attempt = None
-    kernel.active_at = turn.at
+    turn.state.note_idle(kernel, turn.at)
     if attempt.cell.gpus:
         turn.state.note_active(kernel, attempt.cell.gpus, turn.at)
     replica = kernel.replica(attempt.replica)
@@ -279,11 +282,16 @@ def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> N
     _give_back(turn, kernel, attempt)
     if attempt.retry and outcome is Outcome.LOST:
         _wait_again(turn, kernel, attempt.waiting)
+    elif not turn.policy.keeps_replicas:
+        settling.store(turn, kernel)
     turn.state.dirty.add(kernel.id)
 
 
 def _give_back(turn: Turn, kernel: Kernel, attempt: Attempt) -> None:
     if not attempt.devices:
+        return
+    if turn.policy.keeps_gpus:
+        turn.state.pool.keep_reserved(kernel.id, attempt.number, turn.at)
         return
     turn.state.pool.begin_release(kernel.id, attempt.number, turn.at)
     turn.say(
@@ -358,7 +366,8 @@ def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
         run.devices,
         Binding(kernel.id, cell.cell, kernel.last_attempt, replica.id, replica.host, turn.at),
     )
-    state.pool.release(kernel.id, RESERVED)
+    if not turn.policy.keeps_gpus:
+        state.pool.release(kernel.id, RESERVED)
     turn.step(replica, Step.CHOSEN)
     kernel.attempt = Attempt(
         kernel.last_attempt, waiting, replica.id, replica.host, run.devices, turn.at
@@ -403,6 +412,9 @@ def _to_look_at(turn: Turn) -> list[WaitingCell]:
         turn.look_at_all = False
         return list(state.queue)
     found = state.queue.in_line(touched) if touched else set()
+    if touched:
+        most = max(state.pool.free_count(host) for host in touched)
+        found.update(state.queue.anywhere(most))
     for kernel_id in dirty:
         kernel = state.kernels.get(kernel_id)
         if kernel is not None:
@@ -425,11 +437,18 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         _start(turn, kernel, waiting, choice)
     elif isinstance(choice, Reject):
         _reject(turn, kernel, waiting, choice)
+    elif isinstance(choice, Wake):
+        turn.state.queue.stand(waiting, ())
+        turn.reasons[waiting] = choice.reason
+        if choice.hosts:
+            settling.move_in(turn, kernel, choice.hosts, choice.devices)
+        else:
+            settling.wake(turn, kernel)
     elif isinstance(choice, Move):
         turn.state.queue.stand(waiting, choice.line_at)
         turn.reasons[waiting] = _move(turn, kernel, waiting, choice)
     else:
-        turn.state.queue.stand(waiting, choice.line_at)
+        turn.state.queue.stand(waiting, choice.line_at, anywhere=choice.anywhere)
         turn.reasons[waiting] = choice.reason
 
 

@@ -153,6 +153,13 @@ class MembersChanged(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class KernelNeeded(msgspec.Struct, frozen=True, tag=True):
+    """A client wants something of a kernel that is in the store alone, and it is no cell."""
+
+    kernel: KernelId
+    at: float
+
+
 class KernelStored(msgspec.Struct, frozen=True, tag=True):
     """The store has the kernel's namespace and its replicas are gone; or, not `stored`, why not."""
 
@@ -288,6 +295,7 @@ Event = (
     | MigrationRequested
     | MembersChanged
     | KernelStored
+    | KernelNeeded
     | ReplicaStarted
     | ReplicaLost
     | CellSubmitted

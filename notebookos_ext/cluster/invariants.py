@@ -46,7 +46,7 @@ def _bindings(state: ClusterState) -> Iterator[str]:
 
 
 def _may_reserve(state: ClusterState, kernel: Kernel, host: HostId) -> bool:
-    if state.sessions_reserve:
+    if state.sessions_reserve or state.stores_after_cells:
         return host in kernel.members
     migration = kernel.migration
     return migration is not None and migration.cell is not None and migration.target == host
@@ -110,11 +110,13 @@ def _order(state: ClusterState) -> Iterator[str]:
 
 def _kernel(state: ClusterState, kernel: Kernel) -> Iterator[str]:
     if not kernel.placed:
-        if kernel.id not in state.without_hosts:
+        if kernel.id not in state.without_hosts and not kernel.stored:
             yield f"kernel {kernel.id} has no hosts and does not wait for any"
         if kernel.replicas or kernel.attempt is not None:
             yield f"kernel {kernel.id} runs something without hosts"
         return
+    if kernel.stored:
+        yield f"kernel {kernel.id} has hosts and is in the store alone"
     if kernel.id in state.without_hosts:
         yield f"kernel {kernel.id} has hosts and waits for some"
     resized = kernel.id in state.to_resize or kernel.migration is not None

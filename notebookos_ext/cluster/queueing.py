@@ -17,6 +17,8 @@ from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, Replica
 
 BYPASS_LIMIT = 8
 PROTECTED_MAX = 4
+ANYWHERE_MOST = 4
+"""How many of the cells that any host could serve are looked at when GPUs become free."""
 
 
 @dataclass(slots=True, eq=False)
@@ -62,6 +64,7 @@ class WaitingQueue:
         self._order = 0
         self.moved = False
         """Somebody joined or left a line: positions must be counted anew."""
+        self._anywhere: dict[tuple[KernelId, CellId], WaitingCell] = {}
         self._protected: dict[tuple[KernelId, CellId], WaitingCell] = {}
 
     def __len__(self) -> int:
@@ -90,12 +93,19 @@ class WaitingQueue:
         """It waits no more."""
         self.stand(waiting, ())
         self._cells.pop(waiting.key, None)
+        self._anywhere.pop(waiting.key, None)
         self._protected.pop(waiting.key, None)
         waiting.position, waiting.reason = 0, ""
 
-    def stand(self, waiting: WaitingCell, hosts: tuple[HostId, ...]) -> None:
-        """Put it in line for GPUs at these hosts; none takes it out of line."""
-        for_gpus = bool(hosts)
+    def stand(
+        self, waiting: WaitingCell, hosts: tuple[HostId, ...], *, anywhere: bool = False
+    ) -> None:
+        """Put it in line for GPUs at these hosts, or `anywhere` besides; none takes it out."""
+        for_gpus = bool(hosts) or anywhere
+        if anywhere:
+            self._anywhere[waiting.key] = waiting
+        else:
+            self._anywhere.pop(waiting.key, None)
         if for_gpus != waiting.for_gpus:
             self.moved = True
         if hosts != waiting.hosts:
@@ -112,10 +122,17 @@ class WaitingQueue:
         """Who stands in line at any of the hosts."""
         return {waiting for host in hosts for waiting in self._lines.get(host, {}).values()}
 
+    def anywhere(self, gpus: int) -> list[WaitingCell]:
+        """The oldest of those that any host could serve, and that need no more than `gpus`."""
+        if not self._anywhere:
+            return []
+        fitting = (w for w in self._anywhere.values() if w.cell.gpus <= gpus)
+        return heapq.nsmallest(ANYWHERE_MOST, fitting, key=lambda waiting: waiting.order)
+
     @property
     def in_need(self) -> bool:
         """Whether any cell stands in line for GPUs."""
-        return bool(self._lines)
+        return bool(self._lines or self._anywhere)
 
     @property
     def protected(self) -> list[WaitingCell]:

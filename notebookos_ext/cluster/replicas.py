@@ -234,6 +234,8 @@ class Kernel:
     """Its namespace is in the store alone; no replica runs."""
     storing: bool = False
     """It is on its way there."""
+    restart_due: bool = False
+    """It was restarted on its way there."""
     active_at: float = 0.0
     """When a cell of it arrived or ended last."""
     gpus_active_at: float = float("-inf")

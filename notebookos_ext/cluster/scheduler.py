@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from notebookos_ext.cluster import autoscaler, cells, events, kernels, migration, prewarm
+import msgspec
+
+from notebookos_ext.cluster import (
+    autoscaler,
+    cells,
+    events,
+    host_lives,
+    kernels,
+    migration,
+    prewarm,
+    settling,
+    ticks,
+)
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.policies import make_policy
@@ -18,23 +30,19 @@ from notebookos_ext.cluster.policies.base import Policy
 from notebookos_ext.cluster.state import ClusterState, ClusterView
 from notebookos_ext.cluster.turn import Turn
 
-
-def not_asked_for(_turn: Turn, _event: events.Event) -> None:
-    """An answer to something that was not asked changes nothing."""
-
-
 HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
-    events.HostJoined: kernels.host_joined,
-    events.HostLost: kernels.host_lost,
-    events.HostRemoved: kernels.host_removed,
-    events.HostDrainRequested: kernels.host_drain_requested,
-    events.HostDrainCancelled: kernels.host_drain_cancelled,
+    events.HostJoined: host_lives.host_joined,
+    events.HostLost: host_lives.host_lost,
+    events.HostRemoved: host_lives.host_removed,
+    events.HostDrainRequested: host_lives.host_drain_requested,
+    events.HostDrainCancelled: host_lives.host_drain_cancelled,
     events.HostsUnavailable: autoscaler.unavailable,
     events.PrewarmedStarted: prewarm.started,
     events.PrewarmedLost: prewarm.lost,
     events.MigrationRequested: migration.requested,
     events.MembersChanged: migration.members_changed,
-    events.KernelStored: not_asked_for,
+    events.KernelStored: settling.stored,
+    events.KernelNeeded: settling.needed,
     events.KernelRequested: kernels.kernel_requested,
     events.KernelRevived: kernels.kernel_revived,
     events.KernelStopped: kernels.kernel_stopped,
@@ -50,7 +58,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.GpusReleased: cells.gpus_released,
     events.HoldChanged: cells.hold_changed,
     events.DurabilityChanged: cells.durability_changed,
-    events.Ticked: kernels.ticked,
+    events.Ticked: ticks.ticked,
 }
 
 
@@ -66,12 +74,20 @@ class Scheduler:
     ) -> None:
         """A cluster without hosts. Raises InvalidSettings for an unknown policy."""
         self.policy: Policy = make_policy(policy) if isinstance(policy, str) else policy
-        self.state = ClusterState(max_hosts=max_hosts, options=options or Options())
+        options = options or Options()
+        if self.policy.keeps_gpus or not self.policy.keeps_replicas:
+            # What is reserved on a host, or lives for one cell only, does not move.
+            options = msgspec.structs.replace(options, migrate=False, rebalance=False)
+        self.state = ClusterState(max_hosts=max_hosts, options=options)
+        self.state.sessions_reserve = self.policy.keeps_gpus
+        self.state.stores_after_cells = not self.policy.keeps_replicas
         self.view = ClusterView(self.state)
 
     def handle(self, event: events.Event) -> list[Action]:
         """Take in what happened; return what to do, in order. Raises Defect if a rule is broken."""
         turn = Turn(self.state, self.view, self.policy, event.at)
         HANDLERS[type(event)](turn, event)
+        for kernel in turn.restart:
+            kernels.kernel_restarted(turn, events.KernelRestarted(kernel, event.at))
         cells.advance(turn)
         return turn.actions

@@ -26,6 +26,10 @@ class ClusterState:
         self.options = options
         self.sessions_reserve = False
         """The policy sets GPUs apart for as long as a kernel lives."""
+        self.stores_after_cells = False
+        """The policy starts a replica for each cell, and sets GPUs apart while it starts."""
+        self.idle: dict[KernelId, None] = {}
+        """Kernels in the order in which something last happened to them."""
         self.hosts: dict[HostId, Host] = {}
         self.kernels: dict[KernelId, Kernel] = {}
         self.most_gpus = 0
@@ -73,6 +77,13 @@ class ClusterState:
         kernel.gpus_active_at, kernel.gpus_active = at, gpus
         self.active.pop(kernel.id, None)
         self.active[kernel.id] = None
+
+    def note_idle(self, kernel: Kernel, at: float) -> None:
+        """Something happened to the kernel; only what happens no more is idle."""
+        kernel.active_at = at
+        if self.options.idle_s:
+            self.idle.pop(kernel.id, None)
+            self.idle[kernel.id] = None
 
     def carry(self, kernel: Kernel, replica: Replica, count: int) -> None:
         """The replica's host carries it, as one of `count`."""
@@ -122,6 +133,11 @@ class ClusterView:
     def max_hosts(self) -> int:
         """The most hosts that this cluster may have."""
         return self._state.max_hosts
+
+    @property
+    def without_hosts(self) -> Mapping[KernelId, None]:
+        """Kernels that wait for hosts, oldest first."""
+        return self._state.without_hosts
 
     @property
     def options(self) -> Options:

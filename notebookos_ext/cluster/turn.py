@@ -28,6 +28,8 @@ class Turn:
     """Every waiting cell must be looked at, not only those that the event is about."""
     reasons: dict[WaitingCell, str] = field(default_factory=dict)
     """What waiting cells wait for as of now, to be told at the end."""
+    restart: list[KernelId] = field(default_factory=list)
+    """Kernels whose restart had to wait for the event."""
     unreserve: set[KernelId] = field(default_factory=set)
     """Kernels whose reserved GPUs are free for all unless a cell of theirs starts in this turn."""
 

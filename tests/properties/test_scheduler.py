@@ -16,18 +16,34 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scheduler_world import HOSTS, World
 
-from notebookos_ext.cluster.options import Options
+from notebookos_ext.cluster.options import Options, PrewarmOptions
+from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.cluster.scheduler import Scheduler
 
 SEEDS = range(400 if os.environ.get("NOTEBOOKOS_FULL") else 24)
 STEPS = 600
 
 
+def a_scheduler(seed: int) -> Scheduler:
+    """Half of them as live clusters have it now; the others with all there is, by all policies."""
+    if seed % 2 == 0:
+        return Scheduler(max_hosts=6)
+    options = Options(
+        migrate=True,
+        rebalance=seed % 4 == 1,
+        idle_s=30.0 if seed % 3 == 0 else 0.0,
+        prewarm=PrewarmOptions(per_host=2) if seed % 5 < 3 else None,
+        subscription_limit=2.0 if seed % 7 == 0 else 0.0,
+    )
+    policies = ("replicated", "replicated", *sorted(POLICIES))
+    return Scheduler(policies[seed // 2 % len(policies)], max_hosts=6, options=options)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_long_random_day(seed: int) -> None:
     """The failing seed is in the test's name, which repeats it."""
     rng = random.Random(seed)
-    world = World(Scheduler(max_hosts=6, options=Options(migrate=seed % 2 == 1)))
+    world = World(a_scheduler(seed))
     for host in HOSTS[: rng.randint(0, len(HOSTS))]:
         world.join(host)
     for _ in range(STEPS):
@@ -39,9 +55,11 @@ def test_a_long_random_day(seed: int) -> None:
 class Days(RuleBasedStateMachine):
     """Short ways, one throw of the dice a step, so that a failure shrinks to few steps."""
 
-    @initialize(hosts=st.integers(min_value=0, max_value=6), migrate=st.booleans())
-    def begin(self, hosts: int, *, migrate: bool) -> None:
-        self.world = World(Scheduler(max_hosts=6, options=Options(migrate=migrate)))
+    @initialize(
+        hosts=st.integers(min_value=0, max_value=6), kind=st.integers(min_value=0, max_value=420)
+    )
+    def begin(self, hosts: int, kind: int) -> None:
+        self.world = World(a_scheduler(kind))
         for host in HOSTS[:hosts]:
             self.world.join(host)
 

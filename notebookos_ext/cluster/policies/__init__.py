@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from notebookos_ext.cluster.policies.base import Policy
+from notebookos_ext.cluster.policies.batch import BatchPolicy
+from notebookos_ext.cluster.policies.pooled import PooledPolicy
 from notebookos_ext.cluster.policies.replicated import ReplicatedPolicy
+from notebookos_ext.cluster.policies.reservation import ReservationPolicy
 from notebookos_ext.errors import InvalidSettings
 
-POLICIES: dict[str, Callable[[], Policy]] = {ReplicatedPolicy.name: ReplicatedPolicy}
+POLICIES: dict[str, Callable[[], Policy]] = {
+    BatchPolicy.name: BatchPolicy,
+    PooledPolicy.name: PooledPolicy,
+    ReplicatedPolicy.name: ReplicatedPolicy,
+    ReservationPolicy.name: ReservationPolicy,
+}
 
 
 def make_policy(name: str) -> Policy:

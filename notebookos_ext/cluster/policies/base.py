@@ -29,6 +29,19 @@ class Wait(msgspec.Struct, frozen=True):
 
     reason: str
     line_at: tuple[HostId, ...] = ()
+    anywhere: bool = False
+    """It would take GPUs of any host, not only of these."""
+
+
+class Wake(msgspec.Struct, frozen=True):
+    """The kernel is in the store alone: bring it back, on `hosts` or where the policy places it.
+
+    `devices` of the first host are set apart for the cell; its user is told `reason`.
+    """
+
+    reason: str
+    hosts: tuple[HostId, ...] = ()
+    devices: tuple[DeviceId, ...] = ()
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -51,13 +64,21 @@ class Reject(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-Choice = Run | Wait | Move | Reject
+Choice = Run | Wait | Wake | Move | Reject
 
 
 class Policy(Protocol):
     """How a cluster shares its GPUs among kernels."""
 
     name: str
+    keeps_gpus: bool
+    """GPUs are set apart for a kernel as long as it lives."""
+    keeps_replicas: bool
+    """Replicas outlive the cell that they ran."""
+
+    def replica_count(self, wanted: int) -> int:
+        """How many replicas a kernel has whose notebook asks for `wanted`."""
+        ...
 
     def place(self, view: ClusterView, kernel: Kernel, count: int) -> Placement:
         """Hosts for a kernel's replicas; fewer than `count` when there are not enough."""

@@ -29,7 +29,7 @@ from notebookos_ext.cluster.placement import (
     gpus_text,
     place_kernel,
 )
-from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait
+from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait, Wake
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
 from notebookos_ext.cluster.state import ClusterView
@@ -42,6 +42,12 @@ class ReplicatedPolicy:
     """See the module."""
 
     name = "replicated"
+    keeps_gpus = False
+    keeps_replicas = True
+
+    def replica_count(self, wanted: int) -> int:
+        """As many as the notebook asks for."""
+        return wanted
 
     def place(self, view: ClusterView, kernel: Kernel, count: int) -> Placement:
         """Spread over the hosts with the fewest replicas, those with enough GPUs first."""
@@ -64,8 +70,9 @@ class ReplicatedPolicy:
         """Who runs the cell now, on which devices; else why nobody does."""
         cell = waiting.cell
         return (
-            _never(view, kernel, cell)
-            or _not_its_turn(view, kernel, waiting)
+            never(view, kernel, cell)
+            or not_its_turn(view, kernel, waiting)
+            or _stored(kernel)
             or _conflict(kernel, cell)
             or _too_many_for_kernel(view, kernel, cell)
             or _run_or_wait(view, kernel, waiting, kept, at)
@@ -88,7 +95,8 @@ class ReplicatedPolicy:
 # ---- the steps of `choose`
 
 
-def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
+def never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
+    """Why the cell can never run in this cluster."""
     if cell.gpus < 0:
         return Reject(f"a cell cannot ask for {cell.gpus} GPUs", "ask for 0 or more")
     count = len(kernel.replicas) or kernel.next_replica_count
@@ -114,8 +122,11 @@ def _never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
     )
 
 
-def _not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
-    if not kernel.placed:
+def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
+    """What the cell waits for that is its own kernel's business."""
+    if kernel.storing:
+        return Wait("the kernel was idle for long and is just being stored")
+    if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
         return Wait(f"the kernel waits for hosts: it needs {count}, {ready} ready")
@@ -127,6 +138,10 @@ def _not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wa
     if kernel.waiting and kernel.waiting[0] is not waiting:
         return Wait("waits for the cell before it")
     return None
+
+
+def _stored(kernel: Kernel) -> Wake | None:
+    return Wake("the kernel was idle for long and is being brought back") if kernel.stored else None
 
 
 def _conflict(kernel: Kernel, cell: Cell) -> Choice | None:
