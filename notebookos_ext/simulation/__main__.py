@@ -20,7 +20,7 @@ from notebookos_ext.simulation.evaluation import Scope, evaluate
 from notebookos_ext.simulation.experiment import Outcome, compare, read_workload
 from notebookos_ext.simulation.faults import PRESETS, read_faults
 from notebookos_ext.simulation.machines import HostShape
-from notebookos_ext.simulation.plans import Plan
+from notebookos_ext.simulation.plans import Plan, changed_options, usual_options
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.soak import soak
 from notebookos_ext.simulation.workload import HOUR_S
@@ -92,6 +92,9 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--faults", default="none", help=f"{', '.join(PRESETS)} or a JSON object of rates"
     )
+    parser.add_argument(
+        "--options", default="{}", metavar="JSON", help="replace what the scheduler may do"
+    )
     parser.add_argument("--prices", default="{}", metavar="JSON", help="prices of the cost study")
     parser.add_argument("--check", action="store_true", help="check the whole state each event")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write report, CSV and plots")
@@ -103,7 +106,7 @@ def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
     least, _, most = str(arguments.hosts).partition(":")
     if not least.isdigit() or not (most or least).isdigit():
         raise InvalidRequest(f"--hosts is {arguments.hosts!r}; write it as MIN:MAX, such as 4:30")
-    return Plan(
+    plan = Plan(
         policy=policy,
         replica_count=arguments.replicas,
         shape=HostShape(gpus=arguments.gpus_per_host),
@@ -114,6 +117,8 @@ def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
         seed=arguments.seed,
         check_all=arguments.check,
     )
+    options = changed_options(usual_options(plan), arguments.options)
+    return msgspec.structs.replace(plan, options=options)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,7 @@ from notebookos_ext.cluster.options import (
     PrewarmRule,
     ScalingRule,
 )
+from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.delays import Delays
 from notebookos_ext.simulation.faults import Faults
 from notebookos_ext.simulation.machines import HostShape
@@ -50,6 +52,33 @@ def usual_options(plan: Plan) -> Options:
         least_hosts=plan.hosts_min, boot_s=plan.delays.host_boot_s, gpus_per_host=plan.shape.gpus
     )
     return _USUAL.get(plan.policy, _replicated)(scaler, plan)
+
+
+def changed_options(usual: Options, text: str) -> Options:
+    """The options with those replaced that a JSON object names, within `autoscaler` and `prewarm`
+    as well; null turns either off. Raises InvalidRequest.
+    """
+    try:
+        changes = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.convert(_merged(msgspec.to_builtins(usual), changes, ""), Options)
+    except (msgspec.DecodeError, msgspec.ValidationError) as problem:
+        raise InvalidRequest(
+            f"{text!r} gives no options ({problem}); use a JSON object such as "
+            '{"subscription_limit": 2, "autoscaler": {"keep_s": 1200}}'
+        ) from problem
+
+
+def _merged(usual: dict[str, Any], changes: dict[str, Any], within: str) -> dict[str, Any]:
+    for name, value in changes.items():
+        if name not in usual:
+            known = ", ".join(usual)
+            raise InvalidRequest(f"there is no option {within}{name}; choose one of: {known}")
+        inner = usual[name]
+        if isinstance(inner, dict) and isinstance(value, dict) and inner:
+            usual[name] = _merged(inner, value, f"{name}.")
+        else:
+            usual[name] = value
+    return usual
 
 
 def _reservation(scaler: AutoscalerOptions, _plan: Plan) -> Options:

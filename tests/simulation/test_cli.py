@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from notebookos_ext.simulation.__main__ import main
 from notebookos_ext.simulation.csv_form import write_csv
+from notebookos_ext.simulation.plans import Plan, changed_options, usual_options
 from notebookos_ext.simulation.soak import small_workload
 
 DATA = Path(__file__).parent.parent / "testdata" / "simulation"
@@ -48,6 +50,18 @@ def test_a_template_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 sessions, 3 cells" in capsys.readouterr().out
 
 
+def test_options_are_replaced_one_by_one() -> None:
+    usual = usual_options(Plan())
+    changed = changed_options(
+        usual, '{"idle_s": 60, "autoscaler": {"keep_s": 30}, "prewarm": null}'
+    )
+    assert changed.idle_s == 60
+    assert changed.prewarm is None
+    assert changed.autoscaler is not None
+    assert usual.autoscaler is not None
+    assert changed.autoscaler == msgspec.structs.replace(usual.autoscaler, keep_s=30)
+
+
 def test_a_profile_is_written_as_csv(tmp_path: Path) -> None:
     assert main(["generate", "idlt17h5", "--seed", "4", "--out", str(tmp_path)]) == 0
     assert (tmp_path / "idlt17h5-4_sessions.csv").is_file()
@@ -70,6 +84,12 @@ def test_soak_lives_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
         (["run", "idlt17h5", "--faults", '{"store_slow_share": -1}'], "must be 0 or more"),
         (["run", "idlt17h5", "--prices", "[]"], "gives no prices"),
         (["run", "idlt17h5", "--plots", "png"], "add --out"),
+        (["run", "idlt17h5", "--options", '{"autoscale": 1}'], "there is no option autoscale"),
+        (
+            ["run", "idlt17h5", "--options", '{"autoscaler": {"keep": 1}}'],
+            "there is no option autoscaler.keep",
+        ),
+        (["run", "idlt17h5", "--options", '{"idle_s": "x"}'], "gives no options"),
         (["compare", "idlt17h5", "--policies", "best"], "there is no policy 'best'"),
         (["soak", "x"], "write 17 or 0:2000"),
         (["replay", "nowhere.journal"], "cannot read the journal"),
