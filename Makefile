@@ -14,6 +14,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 LAB_ARGS ?=
 # Options for `make raft-search`: --short, --only NAME.
 SEARCH_ARGS ?=
+# Options for bench-state: --only WORDS, --repeats N, --large.
+STATE_ARGS ?=
 # Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
 PYTEST_ARGS ?=
 
@@ -41,7 +43,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench bench-state raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -171,6 +173,9 @@ bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.transport
 	@$(BIN)/python -m benchmarks.scheduler
+
+bench-state: $(STAMPS)/installed-dev ## Measure replication of the namespace beside saving it whole
+	@$(BIN)/python -m benchmarks.state $(STATE_ARGS)
 
 sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults, all invariants checked
 	@$(BIN)/python -m notebookos_ext.simulation soak $(SIM_SEEDS)
