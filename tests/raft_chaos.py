@@ -50,7 +50,7 @@ class Chaos:
         self.rng = rng = random.Random(seed)
         self.steps = steps
         self.group = Group(
-            rng.choice(["abc", "abc", "abcde", "ab", "a"]),
+            rng.choice(["abc", "abc", "abcd", "abcde", "ab", "a"]),
             seed=seed,
             timing=TIMING,
             identities_max=rng.choice([2, 8, 4_096]),
@@ -72,6 +72,7 @@ class Chaos:
         self.weights = {
             self.deliver: 130,
             self.tick: 24,
+            self.calm: rng.choice([0, 3]),
             self.propose: 12,
             self.retry: 3,
             self.read: 3,
@@ -105,6 +106,20 @@ class Chaos:
     def somebody(self) -> str | None:
         return self.rng.choice(self.group.up) if self.group.up else None
 
+    def calm(self) -> None:
+        """A while in which messages arrive and time passes for all alike."""
+        for _ in range(4):
+            for name in self.group.up:
+                self.group.node(name).tick()
+                self.move(name)
+            for _ in range(min(len(self.group.network), 40)):
+                self.group.deliver(self.group.network.pop(0))
+
+    def leader_or_other(self) -> str | None:
+        """Often a leader, also one that nobody follows any more: its entries leave no trace."""
+        leaders = self.group.leaders()
+        return self.rng.choice(leaders) if leaders and self.rng.random() < 0.5 else self.somebody()
+
     def deliver(self) -> None:
         network = self.group.network
         if not network:
@@ -137,10 +152,7 @@ class Chaos:
             self.move(name)
 
     def propose(self) -> None:
-        leaders = self.group.leaders()
-        # Also to leaders that nobody follows any more: their entries must vanish without a trace.
-        name = self.rng.choice(leaders) if leaders and self.rng.random() < 0.5 else self.somebody()
-        if name:
+        if name := self.leader_or_other():
             self.proposed += 1
             self.offer(name, self.proposed)
 
@@ -256,12 +268,14 @@ class Chaos:
         self.group.provides_snapshots = not self.group.provides_snapshots
 
     def change_membership(self) -> None:
-        name = self.somebody()
+        name = self.leader_or_other()
         if name is None or self.group.members[name].saving is not None:
             return
         group = self.group
         membership = group.node(name).log.membership
         kind = self.rng.choice(list(ChangeKind))
+        if membership.learners and self.rng.random() < 0.5:
+            kind = ChangeKind.PROMOTE
         if kind is ChangeKind.ADD_LEARNER:
             if len(group.names) >= MEMBERS_MAX or len(membership.voters) >= VOTERS_MAX:
                 return

@@ -346,7 +346,11 @@ class Node(Voter):
 
     def _on_append(self, append: Append) -> None:
         self._hear_leader(append.sender)
-        self._messages.append(take_append(append, self.log, self.me))
+        answer = take_append(append, self.log, self.me)
+        self._messages.append(answer)
+        if answer.accepted:
+            # The logs meet, so no snapshot is needed any more.
+            self._incoming.forget()
         self._heard_committed(append.commit_index)
 
     def _on_heartbeat(self, beat: Heartbeat) -> None:

@@ -91,6 +91,16 @@ def test_s1_the_same_candidate_gets_the_same_vote_again_after_a_restart() -> Non
     assert answer.granted
 
 
+def test_s1_a_vote_is_saved_also_when_its_term_is_not_new() -> None:
+    group = Group()
+    requests_a = stand(group, "a")
+    # It learns of the term before anybody asks for its vote in it.
+    group.deliver(VoteAnswer("b", "c", 1, pre=False, granted=False))
+    assert group.members["c"].disk.hard_state == HardState(1, "")
+    group.deliver(next(m for m in requests_a if m.to == "c"))
+    assert group.members["c"].disk.hard_state == HardState(1, "a")
+
+
 def test_s2_no_second_vote_without_a_restart() -> None:
     group = Group("abcde")
     requests_a, requests_b = stand(group, "a", through="cd"), stand(group, "b", through="cd")
@@ -165,6 +175,25 @@ def test_own_vote_counts_only_when_it_is_on_disk() -> None:
     assert node.role is Role.CANDIDATE
     assert group.take(VoteRequest, where=is_real) == []
     group.finish_save("a")
+    assert node.role is Role.LEADER
+
+
+def test_own_vote_does_not_count_with_an_earlier_save() -> None:
+    """A member that stands while it still saves what it was sent before has not saved its vote."""
+    group = Group()
+    group.elect("b")
+    group.propose("b", "x")
+    (append,) = group.take(Append, to="a")
+    node = group.node("a")
+    node.step(append)
+    assert group.begin_save("a")
+    node.step(TimeoutNow("b", "a", 1))
+    assert node.role is Role.CANDIDATE
+    node.step(VoteAnswer("c", "a", 2, pre=False, granted=True))
+    group.finish_save("a")
+    assert node.role is Role.CANDIDATE
+    group.invariants.vote_saved("c", HardState(2, "a"))
+    group.pump("a")
     assert node.role is Role.LEADER
 
 
