@@ -74,21 +74,24 @@ def by_committed(state: ClusterState, options: AutoscalerOptions, _at: float) ->
 
 
 def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
-    """What runs and waits, and what kernels that were active lately are likely to begin before a
-    host that is asked for now could be of use.
+    """What waits, and what is likely to run when a host that is asked for now could be of use: of
+    what runs now, and of what kernels begin that were active lately.
     """
     demand = Demand(options.gpus_per_host)
     horizon_s = options.boot_s + MARGIN_S
-    rests = state.scaling.rests
+    rests, runs = state.scaling.rests, state.scaling.runs
+    still_runs = runs.longer_than(horizon_s / 2)
     for kernel_id in reversed(state.active):
         kernel = state.kernels[kernel_id]
         rested_s = at - kernel.gpus_active_at
         if kernel.attempt is not None and kernel.attempt.cell.gpus:
-            demand.add(kernel.attempt.cell.gpus)
+            held_s = at - kernel.attempt.since
+            demand.expect(kernel.attempt.cell.gpus, 1.0 - runs.ends_within(held_s, horizon_s))
         elif kernel.waiting and kernel.waiting[0].cell.gpus:
             demand.add(kernel.waiting[0].cell.gpus)
         elif rested_s <= options.active_s:
-            demand.expect(kernel.gpus_active, rests.ends_within(rested_s, horizon_s))
+            begins = rests.ends_within(rested_s, horizon_s)
+            demand.expect(kernel.gpus_active, begins * still_runs)
     return max(demand.hosts(options.spread), options.least_hosts, _most_replicas(state))
 
 

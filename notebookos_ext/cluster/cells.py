@@ -276,6 +276,7 @@ def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> N
     turn.state.note_idle(kernel, turn.at)
     if attempt.cell.gpus:
         turn.state.note_active(kernel, attempt.cell.gpus, turn.at)
+        turn.state.scaling.runs.add(turn.at - attempt.since)
     replica = kernel.replica(attempt.replica)
     if replica is not None and replica.state is EXECUTING:
         turn.step(replica, Step.RETURNED)

@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections import deque
 
 EDGES_S = (15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1_920.0, 3_840.0, 15_360.0, 61_440.0)
-"""A rest falls into the first class whose edge it does not exceed; the last class has no edge."""
-PRIOR = (0.02, 0.06, 0.14, 0.24, 0.21, 0.13, 0.07, 0.04, 0.03, 0.03, 0.02, 0.01)
-"""Shares of rests by class in a month of notebook use (paper section 8.1, think times)."""
+"""A length falls into the first class whose edge it does not exceed; the last has no edge."""
+RESTS = (0.02, 0.06, 0.14, 0.24, 0.21, 0.13, 0.07, 0.04, 0.03, 0.03, 0.02, 0.01)
+"""Shares by class of rests between two cells in a public trace of notebook use."""
+RUNS = (0.04, 0.08, 0.13, 0.25, 0.18, 0.13, 0.09, 0.05, 0.02, 0.02, 0.007, 0.003)
+"""The same of how long cells ran (paper section 8.1)."""
 PRIOR_WEIGHT = 40.0
-"""As many rests of our own count as much as the prior."""
+"""As many lengths of our own count as much as the prior."""
 LAUNCHES_S = 600.0
 """Over how long launches are counted."""
 FORGET_AT = 4_000.0
-"""With more rests than these the older ones count half."""
+"""With more lengths than these the older ones count half."""
 
 
-class Rests:
-    """How long kernels rest from the end of a cell with GPUs to the arrival of the next.
+class Lengths:
+    """How long something lasts that kernels do, all of them together.
 
-    All kernels together. What was measured in a public trace stands for some rests until there are
-    enough of our own.
+    What was measured in a public trace stands in until there are enough lengths of our own.
     """
 
-    def __init__(self) -> None:
-        self._counts = [share * PRIOR_WEIGHT for share in PRIOR]
+    def __init__(self, prior: tuple[float, ...]) -> None:
+        self._counts = [share * PRIOR_WEIGHT for share in prior]
         self._total = PRIOR_WEIGHT
 
-    def add(self, rest_s: float) -> None:
-        """A rest has ended."""
-        place = 0
-        for edge in EDGES_S:
-            if rest_s <= edge:
-                break
-            place += 1
-        self._counts[place] += 1
+    def add(self, length_s: float) -> None:
+        """One has ended."""
+        self._counts[bisect.bisect_left(EDGES_S, length_s)] += 1
         self._total += 1
         if self._total > FORGET_AT:
             self._counts = [count / 2 for count in self._counts]
             self._total /= 2
 
-    def longer_than(self, rest_s: float) -> float:
-        """How many rests were longer, as a share."""
+    def longer_than(self, length_s: float) -> float:
+        """How many were longer, as a share."""
         below, low = 0.0, 0.0
         for edge, count in zip(EDGES_S, self._counts, strict=False):
-            if rest_s < edge:
-                # Within a class rests are spread evenly over the logarithm of their length.
+            if length_s < edge:
+                # Within a class lengths are spread evenly over the logarithm of their length.
                 first = max(low, 1.0)
-                inside = math.log(max(rest_s, first) / first) / math.log(edge / first)
+                inside = math.log(max(length_s, first) / first) / math.log(edge / first)
                 return 1.0 - (below + count * inside) / self._total
             below += count
             low = edge
-        return max(self._counts[-1] / self._total * low / max(rest_s, low), 1e-9)
+        return max(self._counts[-1] / self._total * low / max(length_s, low), 1e-9)
 
-    def ends_within(self, rested_s: float, horizon_s: float) -> float:
-        """The chance that a rest which has lasted so long ends within the horizon."""
-        now = self.longer_than(rested_s)
-        return max(0.0, 1.0 - self.longer_than(rested_s + horizon_s) / now)
+    def ends_within(self, lasted_s: float, horizon_s: float) -> float:
+        """The chance that one which has lasted so long ends within the horizon."""
+        now = self.longer_than(lasted_s)
+        return min(1.0, max(0.0, 1.0 - self.longer_than(lasted_s + horizon_s) / now))
 
 
 class Scaling:
@@ -68,7 +65,10 @@ class Scaling:
         self.asked_at = float("-inf")
         self.asked_for = 0
         self.unavailable_until = float("-inf")
-        self.rests = Rests()
+        self.rests = Lengths(RESTS)
+        """From the end of a cell with GPUs to the arrival of the kernel's next."""
+        self.runs = Lengths(RUNS)
+        """How long cells with GPUs hold them."""
         self._wanted: deque[tuple[float, int]] = deque()
         """What was wanted when, greatest first: what a later, greater one hides is forgotten."""
 

@@ -40,7 +40,7 @@ class AutoscalerOptions(msgspec.Struct, frozen=True):
     """`committed`: … but at least so many above the least."""
     active_s: float = 1_800.0
     """`demand`: a kernel is active for so long after its last GPU cell."""
-    spread: float = 2.0
+    spread: float = 2.5
     """`demand`: how many standard deviations above the expected demand are provided for."""
 
 
@@ -74,6 +74,8 @@ class Options(msgspec.Struct, frozen=True):
     """Replicas may move: for cells that no host of their kernel can start, and off hosts."""
     rebalance: bool = False
     """Replicas of active kernels move ahead of cells that could not start where they are."""
+    consolidate: bool = False
+    """Replicas of active kernels move to fuller hosts, so that whole hosts become free."""
     rebalance_s: float = 1_800.0
     """How long a kernel without GPU cells counts as active, for `rebalance`."""
     moves_most: int = 8

@@ -7,8 +7,9 @@ anybody waits for it.
 from __future__ import annotations
 
 from notebookos_ext.cluster import migration
+from notebookos_ext.cluster.model import HostId
 from notebookos_ext.cluster.placement import find_target
-from notebookos_ext.cluster.replicas import IDLE, Kernel, MigrationReason
+from notebookos_ext.cluster.replicas import IDLE, Kernel, MigrationReason, Replica
 from notebookos_ext.cluster.turn import Turn
 
 AGAIN_S = 30.0
@@ -29,8 +30,12 @@ def rebalance(turn: Turn) -> None:
             return
         if len(state.moving) >= options.moves_most:
             return
-        if _rests(turn, kernel) and not _could_begin(turn, kernel):
+        if not _rests(turn, kernel):
+            continue
+        if not _could_begin(turn, kernel):
             _move(turn, kernel)
+        elif options.consolidate:
+            _consolidate(turn, kernel)
 
 
 def _rests(turn: Turn, kernel: Kernel) -> bool:
@@ -55,6 +60,26 @@ def _could_begin(turn: Turn, kernel: Kernel) -> bool:
     )
 
 
+def _consolidate(turn: Turn, kernel: Kernel) -> None:
+    """Move the only replica of a kernel with small cells off a host on which nothing runs, to one
+    that has room and is in use anyway.
+
+    One of several replicas would not decide where the next cell begins.
+    """
+    state = turn.state
+    if len(kernel.replicas) != 1 or kernel.replicas[0].id == kernel.pending_on:
+        return
+    here = kernel.replicas[0]
+    gpus = state.hosts[here.host].gpu_count
+    if 2 * kernel.gpus_active > gpus or state.pool.free_count(here.host) < gpus:
+        return
+    target = find_target(
+        state.pool, state.hosts, migration.ask_to_move(turn, kernel, here), kernel.gpus_active
+    )
+    if target is not None and state.pool.free_count(target) < state.pool.free_count(here.host):
+        _begin(turn, kernel, here, target)
+
+
 def _move(turn: Turn, kernel: Kernel) -> None:
     state = turn.state
     victim = migration.choose_victim(turn, kernel)
@@ -63,5 +88,9 @@ def _move(turn: Turn, kernel: Kernel) -> None:
     ask = migration.ask_to_move(turn, kernel, victim)
     target = find_target(state.pool, state.hosts, ask, kernel.gpus_active)
     if target is not None:
-        kernel.moved_at = turn.at
-        migration.begin(turn, kernel, MigrationReason.REBALANCING, victim=victim, target=target)
+        _begin(turn, kernel, victim, target)
+
+
+def _begin(turn: Turn, kernel: Kernel, victim: Replica, target: HostId) -> None:
+    kernel.moved_at = turn.at
+    migration.begin(turn, kernel, MigrationReason.REBALANCING, victim=victim, target=target)
