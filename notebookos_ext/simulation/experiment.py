@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from notebookos_ext.cluster.policies import make_policy
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.cost import CostStudy, Prices, study
 from notebookos_ext.simulation.csv_form import read_csv
@@ -18,9 +19,6 @@ from notebookos_ext.simulation.templates import read_template
 from notebookos_ext.simulation.workload import HOUR_S, Workload, bounds
 from notebookos_ext.storage.journal import VERSION, JournalHead, JournalWriter
 
-RESERVATION = "reservation"
-"""The policy under which users pay for GPUs that they hold."""
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -31,13 +29,14 @@ class Outcome:
 
     def cost(self, prices: Prices) -> CostStudy:
         """What it costs. Raises InvalidRequest for prices that make no sense."""
+        policy = make_policy(self.run.plan.policy)
         session_h = sum(s.end_s - s.start_s for s in self.run.workload.sessions) / HOUR_S
         return study(
             self.figures,
             session_h,
             prices,
-            replica_count=self.run.plan.replica_count,
-            reserved=self.run.plan.policy == RESERVATION,
+            replica_count=policy.replica_count(self.run.plan.replica_count),
+            reserved=policy.keeps_gpus,
         )
 
 

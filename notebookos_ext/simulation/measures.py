@@ -94,6 +94,7 @@ class CellRecord:
 class _Bound:
     """An attempt that holds GPUs."""
 
+    replica: ReplicaId
     host: HostId
     gpus: int
 
@@ -113,7 +114,7 @@ class Recorder:
     """GPUs that the sessions of all kernels ask for."""
     counts: Counter[str] = field(default_factory=Counter)
     _open: dict[tuple[KernelId, CellId], CellRecord] = field(default_factory=dict)
-    _bound: dict[tuple[KernelId, int], _Bound] = field(default_factory=dict)
+    _bound: dict[KernelId, dict[int, _Bound]] = field(default_factory=dict)
     _runs: dict[KernelId, tuple[int, CellRecord]] = field(default_factory=dict)
     _last: dict[KernelId, ReplicaId] = field(default_factory=dict)
     _chosen: dict[KernelId, ReplicaId] = field(default_factory=dict)
@@ -206,8 +207,9 @@ class Recorder:
 
     def _host_lost(self, event: e.HostLost) -> None:
         self.counts["hosts lost"] += 1
-        for key in [key for key, bound in self._bound.items() if bound.host == event.host]:
-            self._give_back(*key, event.at)
+        for kernel, attempts in self._bound.items():
+            for attempt in [n for n, bound in attempts.items() if bound.host == event.host]:
+                self._give_back(kernel, attempt, event.at)
 
     def _replica_lost(self, _event: e.ReplicaLost) -> None:
         self.counts["replicas lost"] += 1
@@ -217,8 +219,12 @@ class Recorder:
     def _start_attempt(self, action: a.StartAttempt, at: float) -> None:
         self._chosen[action.kernel] = action.replica
         if action.devices:
+            attempts = self._bound.setdefault(action.kernel, {})
+            # Under a policy that reserves, a replica keeps its GPUs between cells.
+            for attempt in [n for n, held in attempts.items() if held.replica == action.replica]:
+                self._give_back(action.kernel, attempt, at)
             gpus = len(action.devices)
-            self._bound[action.kernel, action.attempt] = _Bound(action.host, gpus)
+            attempts[action.attempt] = _Bound(action.replica, action.host, gpus)
             self.bound.add(at, gpus)
 
     def _close_attempt(self, action: a.CloseAttempt, at: float) -> None:
@@ -258,12 +264,15 @@ class Recorder:
             self.running.add(at, -run[1].gpus)
 
     def _give_back(self, kernel: KernelId, attempt: int, at: float) -> None:
-        bound = self._bound.pop((kernel, attempt), None)
+        bound = self._bound.get(kernel, {}).pop(attempt, None)
         if bound is not None:
             self.bound.add(at, -bound.gpus)
 
     def _forget(self, kernel: KernelId, at: float) -> None:
         self.subscribed.add(at, -self._asks.pop(kernel, 0))
+        for attempt in list(self._bound.get(kernel, {})):
+            self._give_back(kernel, attempt, at)
+        self._bound.pop(kernel, None)
         self._last.pop(kernel, None)
         self._chosen.pop(kernel, None)
         run = self._runs.get(kernel)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from notebookos_ext.cluster import actions as a
 from notebookos_ext.cluster import events as e
-from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
+from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import Defect
 from notebookos_ext.simulation.faults import after_s
 from notebookos_ext.simulation.ground import Ground
@@ -26,8 +26,9 @@ class World:
         self.ground = ground
         self.machines = Machines(ground, shape, hosts_max, self._host_is_lost)
         self.notebooks: dict[KernelId, Notebook] = {}
-        self._locks: dict[DeviceId, tuple[KernelId, int]] = {}
-        self._held: dict[tuple[KernelId, int], tuple[DeviceId, ...]] = {}
+        self._locks: dict[DeviceId, a.StartAttempt] = {}
+        self._held: dict[ReplicaId, a.StartAttempt] = {}
+        """What each replica holds: the attempt that bound it last, until it is released."""
         self._life = 0
         self.carry: dict[type, Callable[..., None]] = {
             **self.machines.carry,
@@ -128,6 +129,7 @@ class World:
 
     def _forget(self, notebook: Notebook, process: Process) -> None:
         del notebook.processes[process.replica]
+        self._unlock(process.replica)
         machine = self.machines.get(process.host)
         if machine is not None:
             machine.replicas.discard(process.replica)
@@ -138,10 +140,6 @@ class World:
             self._forget(notebook, notebook.processes[replica])
             if notebook.open is not None and notebook.open.start.host == machine.spec.host:
                 notebook.open = None
-        here = {spec.device for spec in machine.spec.devices}
-        for key, devices in list(self._held.items()):
-            if devices[0] in here:
-                self._unlock(key)
 
     # ---- members and the store
 
@@ -236,7 +234,7 @@ class World:
         if not _is_open(notebook, action):
             return
         notebook.open = None
-        self._unlock((action.kernel, action.attempt))
+        self._unlock(action.replica, action.attempt)
         reason = "a process outside the cluster uses a GPU" if busy else "its replica is gone"
         now_s = self.ground.now_s
         self.ground.say(
@@ -313,23 +311,30 @@ class World:
         machine = self.machines.get(action.host)
         if machine is None or not machine.up:
             return
-        self._unlock((action.kernel, action.attempt))
+        self._unlock(action.replica, action.attempt)
         now_s = self.ground.now_s
         self.ground.say(e.GpusReleased(action.kernel, action.cell, action.attempt, now_s))
 
     # ---- devices
 
     def _lock(self, action: a.StartAttempt) -> None:
+        if not action.devices:
+            return
+        # A replica takes over what it holds from its last cell.
+        self._unlock(action.replica)
         for device in action.devices:
             if device in self._locks:
                 raise Defect(f"{device} is bound twice, by {self._locks[device]} and {action}")
-            self._locks[device] = (action.kernel, action.attempt)
-        if action.devices:
-            self._held[action.kernel, action.attempt] = action.devices
+            self._locks[device] = action
+        self._held[action.replica] = action
 
-    def _unlock(self, key: tuple[KernelId, int]) -> None:
-        for device in self._held.pop(key, ()):
-            del self._locks[device]
+    def _unlock(self, replica: ReplicaId, attempt: int | None = None) -> None:
+        """Free what a replica holds; with `attempt`, only what that one bound."""
+        held = self._held.get(replica)
+        if held is not None and attempt in (None, held.attempt):
+            del self._held[replica]
+            for device in held.devices:
+                del self._locks[device]
 
     def _incarnation(self, process: Process) -> str:
         machine = self.machines.get(process.host)
