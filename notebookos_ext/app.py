@@ -20,7 +20,8 @@ from traitlets import Bool, Float, Int, List, Unicode
 
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.cluster import ClusterHandler
-from notebookos_ext.handlers.kernels import KernelHandler
+from notebookos_ext.handlers.hosts import HostDrainHandler
+from notebookos_ext.handlers.kernels import KernelHandler, KernelMigrationHandler
 from notebookos_ext.handlers.sessions import (
     REVIVAL,
     KernelsHandler,
@@ -36,6 +37,7 @@ from notebookos_ext.live.websocket import NoDelayWebsocketConnection
 from notebookos_ext.settings import SERVER_LEASE_S, Settings, names, reject_unknown
 
 _DEFAULTS = Settings()
+_HOST_ID = r"(?P<host_id>[^/]+)"
 _SESSION_ID = r"(?P<session_id>\w+-\w+-\w+-\w+-\w+)"
 _KERNEL_ID = r"(?P<kernel_id>[^/]+)"
 
@@ -185,6 +187,8 @@ class NotebookOSApp(ExtensionApp):
             [
                 (r"/notebookos/api/cluster", ClusterHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
+                (rf"/notebookos/api/kernels/{_KERNEL_ID}/migration", KernelMigrationHandler),
+                (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/usage", UsageHandler),
                 (r"/api/kernels", KernelsHandler),
                 (r"/api/sessions", SessionsHandler),

@@ -8,6 +8,8 @@ import { Refused, request, Unreachable } from './request';
 import { IClusterModel } from './tokens';
 import {
   decodeCluster,
+  decodeHost,
+  decodeKernel,
   decodeSettingsResult,
   decodeUsage,
   Kernel,
@@ -63,6 +65,26 @@ export class ClusterModel implements IClusterModel {
   async refresh(): Promise<void> {
     await this._poll.refresh();
     await this._poll.tick;
+  }
+
+  async migrate(kernelId: string, replica: number): Promise<void> {
+    await request(
+      `kernels/${encodeURIComponent(kernelId)}/migration`,
+      decodeKernel,
+      this._settings,
+      { method: 'POST', body: JSON.stringify({ replica }) }
+    );
+    void this._refreshSoon.invoke();
+  }
+
+  async drainHost(hostId: string, drain: boolean): Promise<void> {
+    await request(
+      `hosts/${encodeURIComponent(hostId)}/drain`,
+      decodeHost,
+      this._settings,
+      { method: drain ? 'PUT' : 'DELETE' }
+    );
+    void this._refreshSoon.invoke();
   }
 
   async usage(since: number): Promise<Usage> {

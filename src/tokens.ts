@@ -16,6 +16,10 @@ export interface IClusterModel extends IDisposable {
   kernel(id: string | undefined): Kernel | undefined;
   /** Ask the server now instead of at the next interval. */
   refresh(): Promise<void>;
+  /** Move a replica, to a host of the scheduler's choice; rejects with `Refused` if it cannot. */
+  migrate(kernelId: string, replica: number): Promise<void>;
+  /** Empty a host, or with `drain` false use it again. */
+  drainHost(hostId: string, drain: boolean): Promise<void>;
   /** What cells took since a time (seconds since the Unix epoch), by notebook. */
   usage(since: number): Promise<Usage>;
   /** Change the settings of a kernel; rejects with `Refused` when they are impossible. */

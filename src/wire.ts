@@ -41,6 +41,7 @@ const device = record({
 const host = record({
   id: text,
   state: oneOf('ready', 'lost'),
+  draining: flag,
   machine: text,
   pid: number,
   devices: list(device),
@@ -82,6 +83,14 @@ const cell = record({
   ran_ms: nullable(number)
 });
 
+const migration = record({
+  replica_id: nullable(text),
+  target: nullable(text),
+  phase: oneOf('starting', 'caught-up', 'changing'),
+  reason: text,
+  since: number
+});
+
 const kernel = record({
   id: text,
   name: text,
@@ -101,6 +110,7 @@ const kernel = record({
   replicas: list(replica),
   held: list(heldName),
   not_durable: list(text),
+  migration: nullable(migration),
   cells: list(cell)
 });
 
@@ -134,7 +144,7 @@ const cluster = record({
 
 const settingsResult = record({
   kernel,
-  effective: dictionary(oneOf('next-cell', 'next-kernel-start'))
+  effective: dictionary(oneOf('next-cell', 'soon'))
 });
 
 const usageSum = record({
@@ -168,6 +178,7 @@ export type Host = Decoded<typeof host>;
 export type Replica = Decoded<typeof replica>;
 export type HeldName = Decoded<typeof heldName>;
 export type Cell = Decoded<typeof cell>;
+export type Migration = Decoded<typeof migration>;
 export type Kernel = Decoded<typeof kernel>;
 export type Waiting = Decoded<typeof waiting>;
 export type Warning = Decoded<typeof warning>;
@@ -184,6 +195,12 @@ export type SettingsPatch = {
 
 /** GET notebookos/api/cluster. */
 export const decodeCluster = (value: unknown): Cluster => cluster(value, '');
+
+/** Answer to PUT and DELETE notebookos/api/hosts/<id>/drain. */
+export const decodeHost = (value: unknown): Host => host(value, '');
+
+/** Answer to POST notebookos/api/kernels/<id>/migration. */
+export const decodeKernel = (value: unknown): Kernel => kernel(value, '');
 
 /** Answer to PATCH notebookos/api/kernels/<id>. */
 export const decodeSettingsResult = (value: unknown): SettingsResult =>

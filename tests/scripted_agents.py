@@ -194,6 +194,9 @@ class ScriptedBackend:
         assert self._listener is not None
         self._listener.host_up(host, agent.path, adopted=False)
 
+    async def release_host(self, host: HostId, *, grace_s: float) -> None:
+        return None
+
     async def stop(self, *, grace_s: float) -> None:
         return None
 

@@ -86,6 +86,11 @@ class Server:
         """The process that ran the last cell."""
         return next(int(r["pid"]) for r in self.replicas(kernel) if r["executor"])
 
+    def shown_cluster_kernel(self, kernel: str) -> Message:
+        """What `notebookos/api/kernels` says of it."""
+        found: Message = self.ask("GET", f"notebookos/api/kernels/{kernel}")
+        return found
+
     def shown(self, kernel: str) -> Message:
         """What `api/kernels` says of it."""
         found: Message = self.ask("GET", f"api/kernels/{kernel}")

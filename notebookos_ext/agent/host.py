@@ -30,6 +30,7 @@ from notebookos_ext.agent.kernels import HostedKernel, HostTools
 from notebookos_ext.agent.leases import Lease
 from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.members import Members
+from notebookos_ext.agent.membership import MembershipRequests
 from notebookos_ext.agent.procfs import descendants, kill
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
@@ -38,6 +39,7 @@ from notebookos_ext.agent.transport import PeerTransport
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster.consensus.messages import Entry, Envelope
 from notebookos_ext.cluster.messages.control import (
+    AddLearner,
     AgentAnswer,
     AgentRequest,
     AgentWarning,
@@ -46,11 +48,15 @@ from notebookos_ext.cluster.messages.control import (
     AttemptBegun,
     AttemptNotBegun,
     BeginAttempt,
+    ChangeMembers,
     CloseMember,
     DevicesReleased,
     Done,
+    ForgetLearner,
     InterruptReplica,
     Inventory,
+    Joined,
+    JoinGroup,
     LaunchReplica,
     LoseAttempt,
     NewEpoch,
@@ -115,6 +121,7 @@ class HostAgent:
             rng=random.Random(rng.getrandbits(64)),
         )
         self._members = self._engine(clock, rng)
+        self._membership = MembershipRequests(self._members)
         self._sessions = SessionBook(self._folder / "sessions")
         self._templates = Templates(
             self._folder, reaper=self._reaper, hash_seed=config.hash_seed, preload=config.preload
@@ -136,6 +143,10 @@ class HostAgent:
             RenewLease: self._renew,
             SetPeers: self._set_peers,
             OpenKernel: self._open,
+            JoinGroup: self._join,
+            AddLearner: self._membership.add_learner,
+            ChangeMembers: self._membership.change_voters,
+            ForgetLearner: self._membership.forget_learner,
             NewEpoch: self._new_epoch,
             LaunchReplica: self._launch,
             StopReplica: self._stop_replica,
@@ -290,17 +301,18 @@ class HostAgent:
     # ---- kernels ------------------------------------------------------------------------------
 
     async def _open(self, request: OpenKernel) -> Done:
-        _check_name(request.kernel)
+        kernel = self._hosted(request.kernel, request.log_key)
         known = self._kernels.get(request.kernel)
-        if known is not None and known.log_key != request.log_key:
-            raise InvalidRequest(f"kernel {request.kernel} is open with another log key")
         # Entries may be committed while it opens.
-        kernel = known or HostedKernel(request.kernel, request.log_key, self._tools)
         self._kernels[request.kernel] = kernel
         try:
             await self._heal(kernel)
             await self._members.open(
-                request.kernel, request.members, campaign=request.campaign, group=kernel.group
+                request.kernel,
+                request.members,
+                campaign=request.campaign,
+                group=kernel.group,
+                is_new=request.is_new,
             )
             if known is None:
                 await asyncio.to_thread(self._delete_other_groups, kernel)
@@ -319,7 +331,31 @@ class HostAgent:
             return
         log.info("the member of kernel %s is opened again", name)
         await self._members.close(name, delete=False)
-        await self._members.open(name, self._members_of[name], campaign=False, group=kernel.group)
+        await self._members.open(
+            name, self._members_of[name], campaign=False, group=kernel.group, is_new=False
+        )
+
+    async def _join(self, request: JoinGroup) -> Joined:
+        kernel = self._hosted(request.kernel, request.log_key)
+        known = request.kernel in self._kernels
+        self._kernels[request.kernel] = kernel
+        try:
+            member = await self._members.join(request.kernel, group=kernel.group)
+        except BaseException:
+            if not known:
+                self._kernels.pop(request.kernel, None)
+            raise
+        self._members_of.setdefault(request.kernel, ())
+        kernel.catch_up()
+        return Joined(member=member)
+
+    def _hosted(self, name: KernelId, log_key: bytes) -> HostedKernel:
+        """The kernel as it is open here, or a new one. Raises InvalidRequest for another key."""
+        _check_name(name)
+        known = self._kernels.get(name)
+        if known is not None and known.log_key != log_key:
+            raise InvalidRequest(f"kernel {name} is open with another log key")
+        return known or HostedKernel(name, log_key, self._tools)
 
     async def _new_epoch(self, request: NewEpoch) -> Done:
         await self._kernel(request.kernel).begin_epoch(request.epoch)

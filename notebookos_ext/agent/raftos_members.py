@@ -21,6 +21,7 @@ from pathlib import Path
 from notebookos_ext.agent.member import Carrier
 from notebookos_ext.agent.raftos_member import BARRIER, RaftosMember
 from notebookos_ext.agent.raftos_wire import Campaign
+from notebookos_ext.cluster.consensus.membership import Change, Membership
 from notebookos_ext.cluster.consensus.messages import (
     PAYLOAD_BYTES_MAX,
     Entry,
@@ -65,6 +66,13 @@ def require_raftos() -> None:
         )
 
 
+def _fixed(kernel: KernelId) -> Infeasible:
+    return Infeasible(
+        f"the hosts of kernel {kernel} cannot change: raftos fixes them when a group is made; "
+        "set consensus_engine to raft for kernels that move"
+    )
+
+
 class RaftosMembers:
     """Opens and closes members; everything on the loop of the agent. See `Members`.
 
@@ -105,6 +113,7 @@ class RaftosMembers:
         *,
         campaign: bool,
         group: str = "",
+        is_new: bool = True,  # noqa: ARG002 - raftos cannot tell a lost log from a new one
     ) -> None:
         """Start the process of this host's member; opening twice is fine.
 
@@ -143,6 +152,19 @@ class RaftosMembers:
                 raise
             if campaign:
                 member.say(Campaign())
+
+    async def join(self, kernel: KernelId, *, group: str = "") -> str:  # noqa: ARG002 - never
+        """Raises Infeasible: raftos's groups never change."""
+        raise _fixed(kernel)
+
+    async def change_membership(
+        self,
+        kernel: KernelId,
+        change: Change,  # noqa: ARG002 - never done
+        timeout_s: float = 30.0,  # noqa: ARG002 - as in `ReplicatedLog`
+    ) -> Membership:
+        """Raises Infeasible: raftos's groups never change."""
+        raise _fixed(kernel)
 
     async def propose(
         self, kernel: KernelId, payload: bytes, proposal_id: str, timeout_s: float = 10.0

@@ -98,6 +98,10 @@ class Meter:
                 self._kernels.pop(action.kernel, None)
         return found
 
+    def finish(self, at: float) -> list[Usage]:
+        """The scheduler ends, its kernels may not: their lives up to now."""
+        return [msgspec.structs.replace(kernel, until=at) for kernel in self._kernels.values()]
+
     def _kernel_begins(
         self, event: events.KernelRequested | events.KernelRevived
     ) -> Iterable[Usage]:

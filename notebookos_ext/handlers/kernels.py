@@ -1,4 +1,4 @@
-"""GET and PATCH notebookos/api/kernels/<id>: one kernel and its settings."""
+"""GET and PATCH notebookos/api/kernels/<id>, POST …/migration: one kernel, and what it may do."""
 
 from __future__ import annotations
 
@@ -7,23 +7,58 @@ from typing import Literal
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
-from notebookos_ext.cluster.model import KernelId
+from notebookos_ext.cluster.model import HostId, KernelId, replica_id
 from notebookos_ext.handlers import present
 from notebookos_ext.handlers.base import NotebookOSHandler
-from notebookos_ext.handlers.models import KernelSettingsPatch, KernelSettingsResult, KernelView
+from notebookos_ext.handlers.models import (
+    KernelSettingsPatch,
+    KernelSettingsResult,
+    KernelView,
+    MigrationRequest,
+)
 from notebookos_ext.settings import check_gpus_per_cell, check_replica_count
 
-Effective = Literal["next-cell", "next-kernel-start"]
+Effective = Literal["next-cell", "soon"]
 
 
-class KernelHandler(NotebookOSHandler):
+class OneKernel(NotebookOSHandler):
+    """What concerns one kernel."""
+
+    async def view(self, kernel_id: str) -> KernelView:
+        """The kernel as it is now. Raises NotFound."""
+        return await self.asked(
+            self.controller.read(lambda insight: present.kernel(insight, kernel_id))
+        )
+
+
+class KernelMigrationHandler(OneKernel):
+    """Moving a replica."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, kernel_id: str) -> None:
+        """Begin to move a replica; 202 with the KernelView. 404, and 409 with why it cannot."""
+        body = self.read_body(MigrationRequest) if self.request.body else MigrationRequest()
+        kernel = KernelId(kernel_id)
+        await self.asked(
+            self.controller.migrate(
+                kernel,
+                replica=None if body.replica is None else replica_id(kernel, body.replica),
+                target=None if body.target is None else HostId(body.target),
+            )
+        )
+        self.set_status(202)
+        self.answer(await self.view(kernel_id))
+
+
+class KernelHandler(OneKernel):
     """One kernel."""
 
     @web.authenticated
     @authorized
     async def get(self, kernel_id: str) -> None:
         """Answer with a KernelView; 404 for a kernel that is not one of ours."""
-        self.answer(await self._view(kernel_id))
+        self.answer(await self.view(kernel_id))
 
     @web.authenticated
     @authorized
@@ -36,7 +71,7 @@ class KernelHandler(NotebookOSHandler):
         effective: dict[str, Effective] = {}
         if patch.replica_count is not None:
             check_replica_count(patch.replica_count, where="the request")
-            effective["replica_count"] = "next-kernel-start"
+            effective["replica_count"] = "soon"
         if patch.gpus_per_cell is not None:
             check_gpus_per_cell(patch.gpus_per_cell, where="the request")
             effective["gpus_per_cell"] = "next-cell"
@@ -47,9 +82,4 @@ class KernelHandler(NotebookOSHandler):
                 gpus_per_cell=patch.gpus_per_cell,
             )
         )
-        self.answer(KernelSettingsResult(kernel=await self._view(kernel_id), effective=effective))
-
-    async def _view(self, kernel_id: str) -> KernelView:
-        return await self.asked(
-            self.controller.read(lambda insight: present.kernel(insight, kernel_id))
-        )
+        self.answer(KernelSettingsResult(kernel=await self.view(kernel_id), effective=effective))

@@ -41,6 +41,8 @@ class HostView(msgspec.Struct, frozen=True):
 
     id: str
     state: Literal["ready", "lost"]
+    draining: bool
+    """Nothing new goes there, and what is there moves."""
     machine: str
     pid: int
     devices: tuple[DeviceView, ...]
@@ -87,6 +89,18 @@ class CellView(msgspec.Struct, frozen=True):
     ran_ms: float | None
 
 
+class MigrationView(msgspec.Struct, frozen=True):
+    """A replica on its way to another host; `replica_id` is None when one is only added, `target`
+    when one is only taken away.
+    """
+
+    replica_id: str | None
+    target: str | None
+    phase: Literal["starting", "caught-up", "changing"]
+    reason: str
+    since: float
+
+
 class KernelView(msgspec.Struct, frozen=True):
     """One distributed kernel."""
 
@@ -98,13 +112,14 @@ class KernelView(msgspec.Struct, frozen=True):
     epoch: int
     replica_count: int
     next_replica_count: int
-    """Takes effect when the kernel starts the next time; equal to `replica_count` if nothing
+    """What it is on the way to, one replica after the other; equal to `replica_count` if nothing
     changes.
     """
     gpus_per_cell: int
     replicas: tuple[ReplicaView, ...]
     held: tuple[HeldNameView, ...]
     not_durable: tuple[str, ...]
+    migration: MigrationView | None
     cells: tuple[CellView, ...]
     """The latest cells, newest first, at most 20."""
 
@@ -151,11 +166,29 @@ class KernelSettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     gpus_per_cell: int | None = None
 
 
+class MigrationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST notebookos/api/kernels/<id>/migration: the replica's number and the host's id.
+
+    Where they are None the scheduler chooses.
+    """
+
+    replica: int | None = None
+    target: str | None = None
+
+
+class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PUT notebookos/api/hosts/<id>/drain; `release`: give the host back once it is
+    empty.
+    """
+
+    release: bool = False
+
+
 class KernelSettingsResult(msgspec.Struct, frozen=True):
     """Answer to the PATCH: the kernel, and per changed setting when it takes effect."""
 
     kernel: KernelView
-    effective: dict[str, Literal["next-cell", "next-kernel-start"]]
+    effective: dict[str, Literal["next-cell", "soon"]]
 
 
 class UsageSumView(msgspec.Struct, frozen=True):

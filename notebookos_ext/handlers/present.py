@@ -13,6 +13,7 @@ from notebookos_ext.handlers.models import (
     HeldNameView,
     HostView,
     KernelView,
+    MigrationView,
     ReplicaView,
     WaitingView,
     WarningView,
@@ -68,11 +69,19 @@ def kernel(insight: Insight, kernel_id: str) -> KernelView:
     return _kernel(insight, record, insight.view.kernels[found])
 
 
+def host(insight: Insight, host_id: HostId) -> HostView:
+    """One host. Raises NotFound."""
+    if host_id not in insight.view.hosts:
+        raise NotFound(f"there is no host {host_id}")
+    return _host(insight, host_id)
+
+
 def _host(insight: Insight, host: HostId) -> HostView:
     entry = insight.view.hosts[host]
     return HostView(
         id=host,
         state="ready" if entry.ready else "lost",
+        draining=entry.draining,
         machine=entry.spec.machine,
         pid=entry.spec.pid,
         devices=_devices(insight, host),
@@ -124,7 +133,21 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
         held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
         not_durable=entry.pending,
+        migration=_migration(entry),
         cells=tuple(_cell(insight, cell) for cell in record.cells),
+    )
+
+
+def _migration(entry: Kernel) -> MigrationView | None:
+    moving = entry.migration
+    if moving is None:
+        return None
+    return MigrationView(
+        replica_id=moving.victim,
+        target=moving.target,
+        phase=moving.phase.value,
+        reason=moving.reason.value,
+        since=moving.since,
     )
 
 

@@ -44,8 +44,10 @@ class Accounting:
             lambda: self._open().sums(since=since, until=until, by=by),
         )
 
-    def close(self) -> None:
-        """Return when everything is written."""
+    def close(self, at: float) -> None:
+        """Return when everything is written, lives up to `at` included. Nobody observes now."""
+        if records := self._meter.finish(at):
+            self._writer.submit(self._write, records)
         self._writer.submit(self._close)
         self._writer.shutdown()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from notebookos_ext.clock import Clock, SystemClock
 from notebookos_ext.cluster.model import KernelId
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import NotebookOSError, Unavailable
@@ -65,7 +66,9 @@ class ClusterRuntime:
             keep_days=0.0 if private else settings.keep_kernels_days,
         )
         self._problems = self.keeper.take_stock(clock.now())
-        scheduler = Scheduler(settings.policy, max_hosts=settings.max_hosts)
+        scheduler = Scheduler(
+            settings.policy, max_hosts=settings.max_hosts, options=Options(migrate=True)
+        )
         self.observers = Observers(
             settings,
             self.folder,
@@ -129,7 +132,7 @@ class ClusterRuntime:
         try:
             self.controller.stop(delete_logs=self.private)
         finally:
-            self.observers.close()
+            self.observers.close(self._clock.now())
             self.router.stop()
             self.folder.sweep_store()
             self.folder.close(delete=self.private)

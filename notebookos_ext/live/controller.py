@@ -19,7 +19,14 @@ from typing import TypeVar
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
-from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec, KernelId, KernelSpec
+from notebookos_ext.cluster.model import (
+    DeviceId,
+    HostId,
+    HostSpec,
+    KernelId,
+    KernelSpec,
+    ReplicaId,
+)
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.cluster.state import ClusterView
@@ -32,6 +39,7 @@ from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_lives import KernelLives
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.lifecycle import Lifecycle
+from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.translation import Translation
@@ -137,8 +145,18 @@ class Controller:
             options=options,
             keeper=keeper,
         )
+        self._moves = Moves(
+            fleet=self._fleet,
+            records=self._records,
+            chains=self._chains,
+            view=scheduler.view,
+            clock=clock,
+            outlet=self,
+            keeper=keeper,
+        )
         self._performer = Performer(
             attempts=attempts,
+            moves=self._moves,
             lifecycle=lifecycle,
             fleet=self._fleet,
             router=router,
@@ -261,6 +279,23 @@ class Controller:
                 kernel, replica_count=replica_count, gpus_per_cell=gpus_per_cell
             )
         )
+
+    def migrate(
+        self, kernel: KernelId, *, replica: ReplicaId | None, target: HostId | None
+    ) -> concurrent.futures.Future[None]:
+        """Begin to move a replica; None leaves the choice to the scheduler.
+
+        Done when the move has begun. Raises NotFound, and Infeasible with why it cannot.
+        """
+        return self._submit(self._moves.migrate(kernel, replica, target))
+
+    def drain_host(self, host: HostId, *, release: bool) -> concurrent.futures.Future[None]:
+        """Empty a host, and with `release` give it back then. Raises NotFound."""
+        return self._submit(self._moves.drain(host, release=release))
+
+    def cancel_drain(self, host: HostId) -> concurrent.futures.Future[None]:
+        """Use the host like any other again. Raises NotFound."""
+        return self._submit(self._moves.cancel_drain(host))
 
     def note_session(
         self, kernel: KernelId, session: KeptSession

@@ -128,6 +128,26 @@ class Fleet:
         """Ask the backend for `count` hosts in all."""
         await self._backend.request_hosts(count)
 
+    async def release(self, host: HostId, incarnation: str) -> HostSpec | None:
+        """End a host's agent and give the host back; None when it is not that one any more."""
+        agent = self._agents.get(host)
+        if agent is None or agent.spec.incarnation != incarnation:
+            return None
+        # From here on its end is no loss.
+        del self._agents[host]
+        self._addresses.pop(host, None)
+        self.use.pop(host, None)
+        if agent.lease is not None:
+            agent.lease.cancel()
+        self._listening.discard(host)
+        self._failures[host] = "it was given back"
+        self._tell_peers()
+        await asyncio.wait([agent.client.send(StopAgent(delete_logs=True))], timeout=STOP_GRACE_S)
+        await self._backend.release_host(host, grace_s=STOP_GRACE_S)
+        agent.client.close()
+        log.info("%s was given back", host)
+        return agent.spec
+
     async def read_use(self) -> None:
         """Read the use of every device; a host that does not answer keeps its last reading."""
         for host, agent in list(self._agents.items()):

@@ -120,6 +120,8 @@ class KernelRecord:
         self.epoch = 0
         self.members: tuple[HostId, ...] = ()
         """Hosts of its Raft group, once it has some."""
+        self.founded: set[HostId] = set()
+        """Hosts whose member was opened with success: they have a log, and must not lose it."""
         self.life = 1
         """How many controllers have had it, this one included."""
         self.session: KeptSession | None = None
@@ -146,6 +148,7 @@ class KernelRecord:
         self.epoch = kept.epoch
         self.life = kept.lives + 1
         self.session = kept.session
+        self.founded = set(kept.founded)
         # It has run before: it is brought back whatever happens.
         self.answered = True
 
@@ -159,6 +162,7 @@ class KernelRecord:
             members=self.members,
             epoch=self.epoch,
             lives=self.life,
+            founded=tuple(sorted(self.founded)),
             session=self.session,
         )
 
@@ -193,6 +197,7 @@ class KernelRecord:
     def begin_group(self) -> None:
         """Its next members form a new Raft group: nothing that was signed before counts in it."""
         self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
+        self.founded = set()
 
     def begin_epoch(self) -> None:
         """The namespace is empty again: forget what was said about its names."""

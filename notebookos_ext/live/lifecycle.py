@@ -9,7 +9,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
-from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.errors import LogLost, NotebookOSError, Unavailable
 from notebookos_ext.live.agent_client import check
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
@@ -53,7 +53,8 @@ class Lifecycle:
         """Open the host's member of the group, then launch the replica."""
         record = self._records[action.kernel]
         record.epoch = max(record.epoch, action.epoch)
-        self._keep(record, action.members)
+        if not action.learner:
+            self._keep(record, action.members)
         self._chains.append(
             (action.kernel, action.replica),
             self._launch(record, action),
@@ -76,11 +77,12 @@ class Lifecycle:
             options=self._options,
         )
         try:
-            agent = self._fleet.agent(action.host)
             # One after the other: an agent works on several requests at a time.
-            opening = _open(record, action.members, action.host)
-            await agent.request(opening, messages.Done)
-            await agent.request(launch, messages.Done)
+            if action.learner:
+                await self._join(record, action.host, action.members)
+            else:
+                await self._open(record, action.host, action.members)
+            await self._fleet.agent(action.host).request(launch, messages.Done)
         except NotebookOSError as error:
             if not record.lives(action.epoch):
                 return
@@ -95,6 +97,61 @@ class Lifecycle:
                 )
             )
             self._lives.launch_failed(action.kernel, str(error))
+
+    async def _open(self, record: KernelRecord, host: HostId, members: tuple[HostId, ...]) -> None:
+        """Open the host's member; one that has lost its log learns it again from the others."""
+        agent = self._fleet.agent(host)
+        try:
+            await agent.request(_opening(record, members, host), messages.Done)
+        except LogLost as error:
+            self._outlet.warn(f"{error.message}; it learns it from the others", record.kernel)
+            others = tuple(member for member in members if member != host)
+            await self._join(record, host, others)
+            self._chains.spawn(self._vote_again(record, others))
+        self._founded(record, host)
+
+    def _founded(self, record: KernelRecord, host: HostId) -> None:
+        if host not in record.founded:
+            record.founded.add(host)
+            self._keeper.keep(record, self._outlet.warn)
+
+    async def _join(self, record: KernelRecord, host: HostId, voters: tuple[HostId, ...]) -> None:
+        """Have a member on `host` that learns. Raises Unavailable when no voter takes it in."""
+        joining = messages.JoinGroup(kernel=record.kernel, log_key=record.log_key)
+        joined = await self._fleet.agent(host).request(joining, messages.Joined)
+        self._founded(record, host)
+        request = messages.AddLearner(kernel=record.kernel, member=joined.member)
+        await self._ask_voters(voters, request, messages.Done)
+
+    async def _vote_again(self, record: KernelRecord, others: tuple[HostId, ...]) -> None:
+        request = messages.ChangeMembers(kernel=record.kernel, members=record.members)
+        while not record.closed:
+            try:
+                await self._ask_voters(others, request, messages.MembersAre)
+            except NotebookOSError as error:
+                log.info("kernel %s: a member does not vote yet: %s", record.kernel, error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return
+
+    async def _ask_voters(
+        self,
+        voters: tuple[HostId, ...],
+        request: messages.AddLearner | messages.ChangeMembers,
+        expected: type[messages.Done | messages.MembersAre],
+    ) -> None:
+        """Have the first voter that can do it do it. Raises the last one's error."""
+        problem: NotebookOSError = Unavailable("no other host of the kernel is there")
+        for voter in voters:
+            if not self._fleet.has(voter):
+                continue
+            try:
+                await self._fleet.agent(voter).request(request, expected)
+            except NotebookOSError as error:
+                problem = error
+            else:
+                return
+        raise problem
 
     def stop_replica(self, action: actions.StopReplica) -> None:
         """End the process; the router forgets it at once."""
@@ -145,13 +202,15 @@ class Lifecycle:
         return False
 
     async def _open_everywhere(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
-        answers = [
-            self._fleet.agent(host).send(_open(record, members, host))
-            for host in members
-            if self._fleet.has(host)
-        ]
-        if answers:
-            await asyncio.wait(answers)
+        there = [host for host in members if self._fleet.has(host)]
+        opened = await asyncio.gather(
+            *(self._open(record, host, members) for host in there), return_exceptions=True
+        )
+        for host, error in zip(there, opened, strict=True):
+            if isinstance(error, NotebookOSError):
+                log.info("%s has not opened kernel %s: %s", host, record.kernel, error)
+            elif isinstance(error, BaseException):
+                raise error
 
     def close_kernel(self, action: actions.CloseKernel) -> None:
         """End the kernel on every host and delete its log there.
@@ -182,10 +241,13 @@ class Lifecycle:
                 log.warning("%s has not closed kernel %s: %s", host, action.kernel, error)
 
 
-def _open(record: KernelRecord, members: tuple[HostId, ...], host: HostId) -> messages.OpenKernel:
+def _opening(
+    record: KernelRecord, members: tuple[HostId, ...], host: HostId
+) -> messages.OpenKernel:
     return messages.OpenKernel(
         kernel=record.kernel,
         members=members,
         log_key=record.log_key,
         campaign=host == members[0],
+        is_new=host not in record.founded,
     )

@@ -54,9 +54,9 @@ class Observers:
             self.accounting = Accounting(folder.path / "usage.sqlite3", user=user, warn=warn)
             self.all.append(self.accounting)
 
-    def close(self) -> None:
-        """Everything is written when this returns."""
+    def close(self, at: float) -> None:
+        """Everything up to the time `at` is written when this returns."""
         if self.accounting is not None:
-            self.accounting.close()
+            self.accounting.close(at)
         if self._journaling is not None:
             self._journaling.close()

@@ -14,6 +14,7 @@ from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import CellState, KernelRecord
 from notebookos_ext.live.lifecycle import Lifecycle
+from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.ports import Outlet, RouterCommands
 
 
@@ -25,6 +26,7 @@ class Performer:
         *,
         attempts: Attempts,
         lifecycle: Lifecycle,
+        moves: Moves,
         fleet: Fleet,
         router: RouterCommands,
         records: dict[KernelId, KernelRecord],
@@ -46,6 +48,10 @@ class Performer:
             actions.StopReplica: lifecycle.stop_replica,
             actions.StartEpoch: lifecycle.start_epoch,
             actions.CloseKernel: lifecycle.close_kernel,
+            actions.ChangeMembers: moves.change_members,
+            actions.CloseMember: moves.close_member,
+            actions.MigrationEnded: moves.ended,
+            actions.ReleaseHost: moves.release_host,
             actions.RequestHosts: self._request_hosts,
             actions.KernelStarted: self._kernel_started,
             actions.KernelRejected: self._kernel_rejected,
@@ -53,14 +59,10 @@ class Performer:
             actions.CellRejected: self._cell_rejected,
             actions.CellAborted: self._cell_aborted,
             # Asked for only with options that no live scheduler is given.
-            actions.ChangeMembers: self._cannot,
-            actions.CloseMember: self._cannot,
-            actions.MigrationEnded: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,
             actions.StartPrewarmed: self._cannot,
             actions.StopPrewarmed: self._cannot,
-            actions.ReleaseHost: self._cannot,
         }
 
     def perform(self, action: actions.Action) -> None:

@@ -44,6 +44,8 @@ class KeptKernel(msgspec.Struct, frozen=True):
     members: tuple[HostId, ...]
     epoch: int
     lives: int
+    founded: tuple[HostId, ...] = ()
+    """Hosts whose member has a log: one that has lost it must not vote as if it had none yet."""
     session: KeptSession | None = None
     format: int = FORMAT
 

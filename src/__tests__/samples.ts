@@ -32,6 +32,9 @@ export class FixedModel implements IClusterModel {
   state: ClusterState = INITIAL;
   readonly changed = new Signal<this, void>(this);
   readonly askedSince: number[] = [];
+  readonly asked: string[] = [];
+  /** Throws what the server says, if a test wants it to. */
+  refuse: (() => void) | undefined;
   account: () => Usage = usage;
   readonly patches: [string, unknown][] = [];
   isDisposed = false;
@@ -51,6 +54,15 @@ export class FixedModel implements IClusterModel {
 
   async refresh(): Promise<void> {
     this.changed.emit();
+  }
+
+  async migrate(kernelId: string, replica: number): Promise<void> {
+    this.asked.push(`move ${kernelId}:${replica}`);
+    this.refuse?.();
+  }
+
+  async drainHost(hostId: string, drain: boolean): Promise<void> {
+    this.asked.push(`${drain ? 'drain' : 'use'} ${hostId}`);
   }
 
   async usage(since: number): Promise<Usage> {

@@ -65,7 +65,7 @@ describe('SettingsForm', () => {
       document.getElementById(
         control(node, label).getAttribute('aria-describedby') ?? ''
       )?.textContent;
-    expect(when('Replicas')).toBe('from the next kernel start');
+    expect(when('Replicas')).toBe('as soon as hosts allow');
     expect(when('GPUs per cell')).toBe('from the next cell');
   });
 

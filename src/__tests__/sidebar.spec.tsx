@@ -2,16 +2,23 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { framePromise } from '@jupyterlab/testing';
 import { Widget } from '@lumino/widgets';
 
+import { Refused } from '../request';
 import { Sidebar } from '../widgets/sidebar';
 import { cluster, emptyCluster, FixedModel } from './samples';
 
 describe('Sidebar', () => {
   let model: FixedModel;
   let sidebar: Sidebar;
+  let refusals: string[];
 
   beforeEach(() => {
     model = new FixedModel();
-    sidebar = new Sidebar({ model, translator: nullTranslator });
+    refusals = [];
+    sidebar = new Sidebar({
+      model,
+      translator: nullTranslator,
+      onRefused: reason => refusals.push(reason)
+    });
     Widget.attach(sidebar, document.body);
   });
 
@@ -82,12 +89,12 @@ describe('Sidebar', () => {
     const [first] = all(node, '[data-kernel]');
     const rows = all(first, '[data-replica]').map(cells);
     expect(rows).toEqual([
-      ['1', 'host-1', 'idle', '4101'],
-      ['2executor', 'host-2', 'executing', '4102'],
-      ['3', 'host-3', 'lost2 log entries behind', '–']
+      ['1', 'host-1', 'idle', '4101', 'Move'],
+      ['2executor', 'host-2', 'executing', '4102', 'Move'],
+      ['3', 'host-3', 'lost2 log entries behind', '–', 'Move']
     ]);
     expect(first.textContent).toContain(
-      '3 replicas (5 from the next kernel start), 1 GPU per cell'
+      '3 replicas (5 as soon as hosts allow), 1 GPU per cell'
     );
     expect(texts(first, 'dt')).toEqual(['connection (socket.socket)']);
     expect(texts(first, 'dd')).toEqual([
@@ -141,6 +148,51 @@ describe('Sidebar', () => {
       'No host has joined yet.',
       'No kernel runs. Open a notebook with "Python 3 (NotebookOS)".'
     ]);
+  });
+
+  const press = (node: HTMLElement, label: string) =>
+    all(node, 'button')
+      .find(button => button.getAttribute('aria-label') === label)
+      ?.click();
+
+  it('moves replicas and drains hosts', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    press(node, 'Move replica 2 of train_digits.ipynb to another host');
+    press(node, 'Drain host-1: move its replicas away');
+    press(node, 'Use host-2 again');
+    expect(model.asked).toEqual([
+      'move 6f0d5a1e-2f0c-4c59-9c2c-3a1b7c0e9d11:2',
+      'drain host-1',
+      'use host-2'
+    ]);
+    expect(texts(node, '[data-host=host-2] .jp-NotebookOS-state')).toEqual([
+      'draining'
+    ]);
+  });
+
+  it('shows a move, and offers no second one meanwhile', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const [, moving] = all(node, '[data-kernel]');
+    expect(texts(moving, '[role=status]')).toEqual([
+      'Replica 1 moves to host-3 (it was asked for): ' +
+        'the new replica starts and catches up'
+    ]);
+    expect(moving.querySelector('button')).toBeNull();
+  });
+
+  it('says why a replica cannot move', async () => {
+    model.refuse = () => {
+      throw new Refused(409, 'no other host can take it', '');
+    };
+    model.connected(cluster());
+    press(
+      await drawn(),
+      'Move replica 1 of train_digits.ipynb to another host'
+    );
+    await drawn();
+    expect(refusals).toEqual(['no other host can take it']);
   });
 
   it('asks for the account only while its section is open', async () => {

@@ -8,11 +8,13 @@ import type { Device, Host, Kernel } from '../wire';
 export interface IHostCardProps {
   host: Host;
   kernels: Kernel[];
+  /** Empties the host, or with false uses it again. */
+  onDrain: (host: Host, drain: boolean) => void;
   trans: TranslationBundle;
 }
 
 export function HostCard(props: IHostCardProps): JSX.Element {
-  const { host, kernels, trans } = props;
+  const { host, kernels, onDrain, trans } = props;
   const heading = React.useId();
   const free = host.devices.filter(device => !device.binding).length;
   return (
@@ -29,13 +31,26 @@ export function HostCard(props: IHostCardProps): JSX.Element {
         >
           {host.state === 'lost'
             ? trans.__('lost')
-            : trans.__('%1 of %2 GPUs free', free, host.devices.length)}
+            : host.draining
+              ? trans.__('draining')
+              : trans.__('%1 of %2 GPUs free', free, host.devices.length)}
         </span>
       </header>
       <p className="jp-NotebookOS-detail">
         {trans._n('%1 replica', '%1 replicas', host.replica_count)}
         {' · '}
-        {trans.__('on %1, process %2', host.machine, host.pid)}
+        {trans.__('on %1, process %2', host.machine, host.pid)}{' '}
+        <button
+          className="jp-NotebookOS-button"
+          aria-label={
+            host.draining
+              ? trans.__('Use %1 again', host.id)
+              : trans.__('Drain %1: move its replicas away', host.id)
+          }
+          onClick={() => onDrain(host, !host.draining)}
+        >
+          {host.draining ? trans.__('Use again') : trans.__('Drain')}
+        </button>
       </p>
       {host.devices.length > 0 && (
         <table className="jp-NotebookOS-table">

@@ -2,18 +2,19 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { kernelState, kernelTitle } from '../format';
-import type { Kernel } from '../wire';
+import { kernelState, kernelTitle, replicaNumber } from '../format';
+import type { Kernel, Migration, Replica } from '../wire';
 import { CellTable } from './CellTable';
 import { ReplicaTable } from './ReplicaTable';
 
 export interface IKernelCardProps {
   kernel: Kernel;
+  onMove: (kernel: Kernel, replica: Replica) => void;
   trans: TranslationBundle;
 }
 
 export function KernelCard(props: IKernelCardProps): JSX.Element {
-  const { kernel, trans } = props;
+  const { kernel, onMove, trans } = props;
   const heading = React.useId();
   const title = kernelTitle(kernel, trans);
   return (
@@ -34,7 +35,21 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
         </span>
       </header>
       <p className="jp-NotebookOS-detail">{settings(kernel, trans)}</p>
-      <ReplicaTable title={title} replicas={kernel.replicas} trans={trans} />
+      <ReplicaTable
+        title={title}
+        replicas={kernel.replicas}
+        onMove={
+          kernel.migration === null
+            ? replica => onMove(kernel, replica)
+            : undefined
+        }
+        trans={trans}
+      />
+      {kernel.migration && (
+        <p className="jp-NotebookOS-notice jp-mod-info" role="status">
+          {move(kernel.migration, trans)}
+        </p>
+      )}
       {kernel.held.length > 0 && (
         <div className="jp-NotebookOS-notice jp-mod-warn">
           {trans.__(
@@ -64,6 +79,23 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
   );
 }
 
+/** `Replica 2 moves to host-3, because …: it starts and catches up.` */
+function move(migration: Migration, trans: TranslationBundle): string {
+  const { replica_id, target, phase, reason } = migration;
+  const step = {
+    starting: trans.__('the new replica starts and catches up'),
+    'caught-up': trans.__('it takes over when the cell has ended'),
+    changing: trans.__('it takes over')
+  }[phase];
+  if (replica_id === null) {
+    return trans.__('A replica is added on %1: %2', target, step);
+  }
+  const number = replicaNumber(replica_id);
+  return target === null
+    ? trans.__('Replica %1 is taken away (%2)', number, reason)
+    : trans.__('Replica %1 moves to %2 (%3): %4', number, target, reason, step);
+}
+
 function settings(kernel: Kernel, trans: TranslationBundle): string {
   const replicas = trans._n('%1 replica', '%1 replicas', kernel.replica_count);
   const gpus = trans._n(
@@ -74,7 +106,7 @@ function settings(kernel: Kernel, trans: TranslationBundle): string {
   return kernel.next_replica_count === kernel.replica_count
     ? trans.__('%1, %2', replicas, gpus)
     : trans.__(
-        '%1 (%2 from the next kernel start), %3',
+        '%1 (%2 as soon as hosts allow), %3',
         replicas,
         kernel.next_replica_count,
         gpus

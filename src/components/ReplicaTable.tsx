@@ -8,11 +8,13 @@ import type { Replica } from '../wire';
 export interface IReplicaTableProps {
   title: string;
   replicas: Replica[];
+  /** Moves a replica to another host; without it none can be moved. */
+  onMove?: (replica: Replica) => void;
   trans: TranslationBundle;
 }
 
 export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
-  const { title, replicas, trans } = props;
+  const { title, replicas, onMove, trans } = props;
   return (
     <table className="jp-NotebookOS-table">
       <caption className="jp-NotebookOS-srOnly">
@@ -24,6 +26,13 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
           <th scope="col">{trans.__('Host')}</th>
           <th scope="col">{trans.__('State')}</th>
           <th scope="col">{trans.__('Process')}</th>
+          {onMove && (
+            <th scope="col">
+              <span className="jp-NotebookOS-srOnly">
+                {trans.__('Actions')}
+              </span>
+            </th>
+          )}
         </tr>
       </thead>
       <tbody>
@@ -56,6 +65,21 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
               )}
             </td>
             <td>{replica.pid ?? '–'}</td>
+            {onMove && (
+              <td>
+                <button
+                  className="jp-NotebookOS-button"
+                  aria-label={trans.__(
+                    'Move replica %1 of %2 to another host',
+                    replica.number,
+                    title
+                  )}
+                  onClick={() => onMove(replica)}
+                >
+                  {trans.__('Move')}
+                </button>
+              </td>
+            )}
           </tr>
         ))}
       </tbody>

@@ -48,7 +48,7 @@ export function SettingsForm(props: ISettingsFormProps): JSX.Element {
         ))}
       </select>
       <span id={`${id}-replicas-when`} className="jp-NotebookOS-detail">
-        {trans.__('from the next kernel start')}
+        {trans.__('as soon as hosts allow')}
       </span>
       <label htmlFor={`${id}-gpus`}>{trans.__('GPUs per cell')}</label>
       <input

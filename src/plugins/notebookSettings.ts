@@ -52,7 +52,7 @@ function notifier(trans: TranslationBundle): ISettingsListener {
         const message =
           when === 'next-cell'
             ? trans.__('%1, %2, from the next cell.', notebook, change)
-            : trans.__('%1, %2, from the next kernel start.', notebook, change);
+            : trans.__('%1, %2, as soon as hosts allow.', notebook, change);
         Notification.info(message, { autoClose: SHOWN_MS });
       }
     },

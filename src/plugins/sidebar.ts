@@ -4,6 +4,7 @@ import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
+import { Notification } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
@@ -35,7 +36,10 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     const sidebar = new Sidebar({
       model,
       notebook,
-      translator: translator ?? nullTranslator
+      translator: translator ?? nullTranslator,
+      onRefused: reason => {
+        Notification.error(reason, { autoClose: false });
+      }
     });
     restorer?.add(sidebar, sidebar.id);
     app.shell.add(sidebar, 'left', { rank: RANK, type: 'NotebookOS' });

@@ -14,7 +14,8 @@ import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
-import type { Cluster, Usage } from '../wire';
+import { Refused } from '../request';
+import type { Cluster, Host, Kernel, Replica, Usage } from '../wire';
 import type { CurrentNotebook } from './currentNotebook';
 
 export const SIDEBAR_ID = 'notebookos-ext-sidebar';
@@ -25,6 +26,7 @@ export class Sidebar extends ReactWidget {
     this._model = options.model;
     this._notebook = options.notebook;
     this._trans = options.translator.load('notebookos_ext');
+    this._onRefused = options.onRefused;
     this.id = SIDEBAR_ID;
     this.addClass('jp-NotebookOS');
     this.title.icon = replicasIcon;
@@ -56,7 +58,14 @@ export class Sidebar extends ReactWidget {
             {this._settingsForm(this._notebook)}
           </Section>
         )}
-        {cluster && <ClusterSections cluster={cluster} trans={this._trans} />}
+        {cluster && (
+          <ClusterSections
+            cluster={cluster}
+            onMove={this._move}
+            onDrain={this._drain}
+            trans={this._trans}
+          />
+        )}
         {cluster && (
           <Section title={this._trans.__('Savings')} folded>
             <Savings load={this._load} now={this._now} trans={this._trans} />
@@ -82,12 +91,34 @@ export class Sidebar extends ReactWidget {
     this.update();
   }
 
+  private readonly _move = (kernel: Kernel, replica: Replica): void => {
+    void this._tell(this._model.migrate(kernel.id, replica.number));
+  };
+
+  private readonly _drain = (host: Host, drain: boolean): void => {
+    void this._tell(this._model.drainHost(host.id, drain));
+  };
+
+  /** What the server will not do is told to the user. */
+  private async _tell(asked: Promise<void>): Promise<void> {
+    try {
+      await asked;
+    } catch (error) {
+      const reason =
+        error instanceof Refused && error.message
+          ? `${error.message} ${error.hint}`.trim()
+          : this._trans.__('The server did not do it.');
+      this._onRefused?.(reason);
+    }
+  }
+
   /** The same functions for each drawing: with others the account would be asked for again. */
   private readonly _load = (since: number): Promise<Usage> =>
     this._model.usage(since);
   private readonly _now = (): number => Date.now() / 1000;
   private readonly _model: IClusterModel;
   private readonly _notebook: CurrentNotebook | undefined;
+  private readonly _onRefused: ((reason: string) => void) | undefined;
   private readonly _trans: TranslationBundle;
 }
 
@@ -97,6 +128,8 @@ export namespace Sidebar {
     /** The notebook in front; without notebooks there are no settings to show. */
     notebook?: CurrentNotebook;
     translator: ITranslator;
+    /** Tells the user why something that was asked for is not done. */
+    onRefused?: (reason: string) => void;
   }
 }
 
@@ -123,8 +156,14 @@ function Overview({ cluster, trans }: IClusterProps): JSX.Element {
   );
 }
 
+interface ISectionsProps extends IClusterProps {
+  onMove: (kernel: Kernel, replica: Replica) => void;
+  onDrain: (host: Host, drain: boolean) => void;
+}
+
 /** Short sections first, so that a long list hides none. */
-function ClusterSections({ cluster, trans }: IClusterProps): JSX.Element {
+function ClusterSections(props: ISectionsProps): JSX.Element {
+  const { cluster, onMove, onDrain, trans } = props;
   const { hosts, kernels, waiting, at } = cluster;
   return (
     <>
@@ -138,7 +177,13 @@ function ClusterSections({ cluster, trans }: IClusterProps): JSX.Element {
           </p>
         )}
         {hosts.map(host => (
-          <HostCard key={host.id} host={host} kernels={kernels} trans={trans} />
+          <HostCard
+            key={host.id}
+            host={host}
+            kernels={kernels}
+            onDrain={onDrain}
+            trans={trans}
+          />
         ))}
       </Section>
       <Section title={trans.__('Kernels (%1)', kernels.length)}>
@@ -150,7 +195,12 @@ function ClusterSections({ cluster, trans }: IClusterProps): JSX.Element {
           </p>
         )}
         {kernels.map(kernel => (
-          <KernelCard key={kernel.id} kernel={kernel} trans={trans} />
+          <KernelCard
+            key={kernel.id}
+            kernel={kernel}
+            onMove={onMove}
+            trans={trans}
+          />
         ))}
       </Section>
     </>

@@ -142,6 +142,15 @@ def test_a_kernel_that_is_revived_counts_from_then_on(cluster: Metered) -> None:
     assert (found.since, found.until) == (50.0, 80.0)
 
 
+def test_what_lives_when_its_server_ends_counts_up_to_then(cluster: Metered) -> None:
+    cluster.kernel("k")
+    cluster.kernel("stopped")
+    cluster.stop("stopped")
+    assert [
+        (r.kernel, r.until) for r in cluster.meter.finish(9.0) if isinstance(r, KernelUsage)
+    ] == [("k", 9.0)]
+
+
 def test_a_rejected_kernel_leaves_no_record(cluster: Metered) -> None:
     cluster.request("k", replicas=9)
     cluster.tick(NOTE_S)

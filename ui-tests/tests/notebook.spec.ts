@@ -149,9 +149,11 @@ test('runs the demo, loses its executor and runs on', async ({
     .toContain('seen by the browser');
   await expect(heldDevices(panel)).toHaveCount(0);
 
-  // The panel says when another replica count takes effect.
+  // Two replicas more, while the kernel is used.
   await panel.getByLabel('Replicas', { exact: true }).selectOption('5');
-  await expect(card).toContainText('3 replicas (5 from the next kernel start)');
+  await expect(card).toContainText('5 replicas, 1 GPU per cell', {
+    timeout: 60_000
+  });
   expect((await kernelOf(page, NOTEBOOK)).next_replica_count).toBe(5);
 
   // The executor's process is killed; the next cell runs on another and lacks nothing.

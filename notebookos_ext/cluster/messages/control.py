@@ -60,6 +60,39 @@ class OpenKernel(msgspec.Struct, frozen=True, tag=True):
     log_key: bytes
     campaign: bool
     """True on the host whose member should lead at first."""
+    is_new: bool = True
+    """The group is being founded; else the host must have its log, or answers LogLost."""
+
+
+class JoinGroup(msgspec.Struct, frozen=True, tag=True):
+    """Have a member of the kernel's group here that did not found it. Answered by Joined.
+
+    It learns nothing before AddLearner was asked of a host that votes.
+    """
+
+    kernel: KernelId
+    log_key: bytes
+
+
+class AddLearner(msgspec.Struct, frozen=True, tag=True):
+    """Let `member`, from Joined, learn the log; it takes the place of what its host had before."""
+
+    kernel: KernelId
+    member: str
+
+
+class ChangeMembers(msgspec.Struct, frozen=True, tag=True):
+    """Make these hosts' members the voters, and take all others out. Answered by MembersAre."""
+
+    kernel: KernelId
+    members: tuple[HostId, ...]
+
+
+class ForgetLearner(msgspec.Struct, frozen=True, tag=True):
+    """Take the host's member out of the group unless it votes."""
+
+    kernel: KernelId
+    host: HostId
 
 
 class NewEpoch(msgspec.Struct, frozen=True, tag=True):
@@ -160,6 +193,10 @@ AgentRequest = (
     | RenewLease
     | SetPeers
     | OpenKernel
+    | JoinGroup
+    | AddLearner
+    | ChangeMembers
+    | ForgetLearner
     | NewEpoch
     | LaunchReplica
     | StopReplica
@@ -184,6 +221,18 @@ class Challenge(msgspec.Struct, frozen=True, tag=True):
 
 class Done(msgspec.Struct, frozen=True, tag=True):
     """It is done."""
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """This is what the host's member is called in the group."""
+
+    member: str
+
+
+class MembersAre(msgspec.Struct, frozen=True, tag=True):
+    """The hosts whose members vote now."""
+
+    members: tuple[HostId, ...]
 
 
 class Failure(msgspec.Struct, frozen=True, tag=True):
@@ -257,6 +306,8 @@ AgentAnswer = (
     | Done
     | Failure
     | Attached
+    | Joined
+    | MembersAre
     | AttemptBegun
     | AttemptNotBegun
     | DevicesReleased

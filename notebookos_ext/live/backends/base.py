@@ -39,6 +39,13 @@ class Backend(Protocol):
         """Have `count` hosts in all, clamped to `max_hosts`; more than asked for are kept."""
         ...
 
+    async def release_host(self, host: HostId, *, grace_s: float) -> None:
+        """Its agent was told to end: wait `grace_s`, then kill, and give the host back for good.
+
+        No `host_down` follows. The same id may be given out again later.
+        """
+        ...
+
     def attached(self, host: HostId) -> None:
         """The controller commands this agent now: it works."""
         ...

@@ -8,8 +8,10 @@ again with growing pauses, and never talks to them: their control connections ar
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -45,6 +47,7 @@ class _Host:
         self.pidfd = -1
         self.pause_s = 0.0
         self.task: asyncio.Task[None] | None = None
+        self.released = False
         self.ended = asyncio.Event()
         """Set while no process of it is watched."""
         self.ended.set()
@@ -85,14 +88,34 @@ class LocalBackend:
 
     async def request_hosts(self, count: int) -> None:
         """Start hosts until there are `count`, at most `max_hosts`."""
-        for number in range(1, min(count, self.max_hosts) + 1):
+        for number in itertools.count(1):
+            if len(self._hosts) >= min(count, self.max_hosts) or self._stopping:
+                return
+            # One that was given back may come again.
             host = HostId(f"host-{number}")
-            if host not in self._hosts and not self._stopping:
+            if host not in self._hosts:
                 self._add(host, pid=0)
+
+    async def release_host(self, host: HostId, *, grace_s: float) -> None:
+        """Wait for its agent to end, kill it if it does not, and delete its folder."""
+        entry = self._hosts.pop(host, None)
+        if entry is None:
+            return
+        entry.released = True
+        if entry.task is not None and not entry.task.done():
+            entry.task.cancel()
+        try:
+            await asyncio.wait_for(entry.ended.wait(), grace_s)
+        except TimeoutError:
+            log.warning("host agent %s did not end in %g s; killed", host, grace_s)
+            _kill(entry.pid)
+            await entry.ended.wait()
+        await asyncio.to_thread(shutil.rmtree, self._folder.host(host), ignore_errors=True)
 
     def attached(self, host: HostId) -> None:
         """The agent answered: it works, so the next pause is short."""
-        self._hosts[host].pause_s = 0.0
+        if host in self._hosts:
+            self._hosts[host].pause_s = 0.0
 
     def failed(self, host: HostId) -> None:
         """Kill what is left of the agent; its end starts the next one."""
@@ -245,7 +268,7 @@ class LocalBackend:
         self._down(entry, reason)
 
     def _down(self, entry: _Host, reason: str) -> None:
-        if self._stopping:
+        if self._stopping or entry.released:
             return
         if self._listener is not None:
             self._listener.host_down(entry.host, reason)

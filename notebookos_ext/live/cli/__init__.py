@@ -10,11 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from notebookos_ext.errors import NotebookOSError
-from notebookos_ext.live.cli import install, raftos, status, usage
+from notebookos_ext.live.cli import drain, install, migrate, raftos, status, usage
 
 COMMANDS = {
     "status": (status, "show hosts, GPUs, kernels and waiting cells of the running servers"),
     "usage": (usage, "show what cells took, how long they waited, and what was saved"),
+    "migrate": (migrate, "move a replica of a kernel to another host"),
+    "drain": (drain, "empty a host, and give it back if asked to"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
     "install-raftos": (raftos, "install the engine raftos, which is not durable"),
 }

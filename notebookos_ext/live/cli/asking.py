@@ -12,7 +12,7 @@ from typing import Any
 
 from jupyter_server.serverapp import list_running_servers
 
-from notebookos_ext.errors import NotebookOSError, NotFound, Unavailable
+from notebookos_ext.errors import NotebookOSError, NotFound, Refused, Unavailable
 
 ANSWER_S = 10.0
 Json = dict[str, Any]
@@ -43,6 +43,20 @@ def ask_servers(
     return found, problems
 
 
+def tell_server(arguments: argparse.Namespace, method: str, path: str, body: Json | None) -> Json:
+    """Have the one server that knows what `path` names do something; its answer.
+
+    Raises NotFound when none does, Refused with what the server says, Unavailable.
+    """
+    missing = ""
+    for url, token in _servers(arguments.server, arguments.token):
+        try:
+            return _ask(url, token, path, {}, method=method, body=body)
+        except NotFound as error:
+            missing = error.message
+    raise NotFound(missing)
+
+
 def _servers(wanted: str | None, token: str | None) -> list[tuple[str, str]]:
     running = [(str(s["url"]), str(s.get("token", ""))) for s in list_running_servers()]
     if wanted is None:
@@ -54,8 +68,16 @@ def _servers(wanted: str | None, token: str | None) -> list[tuple[str, str]]:
     return [(url, token if token is not None else known.get(url, ""))]
 
 
-def _ask(url: str, token: str, path: str, query: Mapping[str, str]) -> Json:
-    """One server's answer. Raises Unavailable with what the server says."""
+def _ask(
+    url: str,
+    token: str,
+    path: str,
+    query: Mapping[str, str],
+    *,
+    method: str = "GET",
+    body: Json | None = None,
+) -> Json:
+    """One server's answer. Raises NotFound, Refused and Unavailable with what the server says."""
     if not url.startswith(("http://", "https://")):
         raise Unavailable(
             f"{url} is not the address of a server; it begins with http:// or https://"
@@ -63,14 +85,16 @@ def _ask(url: str, token: str, path: str, query: Mapping[str, str]) -> Json:
     address = f"{url}notebookos/api/{path}"
     if query:
         address += "?" + urllib.parse.urlencode(query)
-    request = urllib.request.Request(address)  # noqa: S310 - checked above
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(address, data, method=method)  # noqa: S310 - checked above
     if token:
         request.add_header("Authorization", f"token {token}")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:  # noqa: S310 - as above
             said: Json = json.load(answer)
     except urllib.error.HTTPError as error:
-        raise Unavailable(f"{url}: {_said(error)}") from error
+        kind = {404: NotFound, 400: Refused, 409: Refused}.get(error.code, Unavailable)
+        raise kind(f"{url}: {_said(error)}") from error
     except (OSError, ValueError) as error:
         raise Unavailable(f"{url} does not answer: {error}") from error
     return said

@@ -1,4 +1,4 @@
-"""What cells took is on record over the restarts of a server, by REST and on the command line."""
+"""The command line against a server: what cells took, over its restarts; moves and drains."""
 
 from __future__ import annotations
 
@@ -43,3 +43,31 @@ def test_usage_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         assert "(all)" in shown
         assert cli.main([*asked, "--since", "yesterday"]) == 1
         assert "--since is 'yesterday'; give a date" in capsys.readouterr().err
+
+
+def test_moves_and_drains_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--NotebookOSApp.hosts=2", "--NotebookOSApp.max_hosts=2")
+    with running_server(tmp_path, *few, "--NotebookOSApp.replica_count=1", mark="moves") as server:
+        kernel = server.start_kernel()
+        server.wait_for_replicas(kernel, 1)
+        until(lambda: len(server.ask("GET", "notebookos/api/cluster")["hosts"]) == 2, "two hosts")
+
+        def host() -> str:
+            shown = server.shown_cluster_kernel(kernel)
+            return str(shown["replicas"][0]["host_id"]) if shown["migration"] is None else ""
+
+        asked = ["--server", server.url, "--token", server.token]
+        first = host()
+        assert cli.main(["migrate", kernel[:6], *asked]) == 0
+        assert f"replica 1 of {kernel} moves to host-" in capsys.readouterr().out
+        second = until(lambda: (found := host()) != first and found, "the replica elsewhere")
+        assert cli.main(["drain", second, *asked]) == 0
+        assert f"{second} takes nothing new" in capsys.readouterr().out
+        until(lambda: host() == first, "the replica back again")
+        assert cli.main(["drain", second, "--cancel", *asked]) == 0
+        assert cli.main(["migrate", kernel, "--to", first, *asked]) == 1
+        assert f"{first} has a replica of the kernel already" in capsys.readouterr().err
+        assert cli.main(["migrate", "nonsense", *asked]) == 1
+        assert "no kernel has an id that begins with nonsense" in capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""Moves: replicas from host to host, hosts emptied and given back; what people ask of them.
+
+The scheduler decides the steps; here they are carried out, and what came of each is posted as an
+event. A kernel's steps are in order with its launches, on the same chains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from notebookos_ext.clock import Clock
+from notebookos_ext.cluster import actions, events
+from notebookos_ext.cluster.messages import control as messages
+from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.state import ClusterView
+from notebookos_ext.errors import Infeasible, NotebookOSError, NotFound
+from notebookos_ext.live.chains import Chains
+from notebookos_ext.live.fleet import Fleet
+from notebookos_ext.live.keeping import Keeper
+from notebookos_ext.live.kernel_records import KernelRecord
+from notebookos_ext.live.ports import Outlet
+
+CHANGE_S = 60.0
+"""A newcomer has caught up before; what remains is a few commits, unless a majority is missing."""
+ROUNDS = 5
+PAUSE_S = 1.0
+
+log = logging.getLogger(__name__)
+
+
+class Moves:
+    """Lives on the controller's thread."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        records: dict[KernelId, KernelRecord],
+        chains: Chains,
+        view: ClusterView,
+        clock: Clock,
+        outlet: Outlet,
+        keeper: Keeper,
+    ) -> None:
+        self._fleet = fleet
+        self._records = records
+        self._chains = chains
+        self._view = view
+        self._clock = clock
+        self._outlet = outlet
+        self._keeper = keeper
+        self._refusals: dict[KernelId, str] = {}
+        """Why the move that somebody asks for just now cannot begin."""
+
+    # ---- what people ask --------------------------------------------------------------------
+
+    async def migrate(
+        self, kernel: KernelId, replica: ReplicaId | None, target: HostId | None
+    ) -> None:
+        """See `Controller.migrate`."""
+        if kernel not in self._view.kernels:
+            raise NotFound(f"there is no NotebookOS kernel {kernel}")
+        self._refusals.pop(kernel, None)
+        self._outlet.post(
+            events.MigrationRequested(
+                kernel=kernel, replica=replica, target=target, at=self._clock.now()
+            )
+        )
+        if self._view.kernels[kernel].migration is None:
+            reason = self._refusals.pop(kernel, "the scheduler did not begin it")
+            raise Infeasible(f"no replica of the kernel can move: {reason}")
+        self._outlet.changed(kernel, "replica")
+
+    async def drain(self, host: HostId, *, release: bool) -> None:
+        """See `Controller.drain_host`."""
+        self._require(host)
+        self._outlet.post(
+            events.HostDrainRequested(host=host, at=self._clock.now(), release=release)
+        )
+        self._outlet.changed(None, "host")
+
+    async def cancel_drain(self, host: HostId) -> None:
+        """See `Controller.cancel_drain`."""
+        self._require(host)
+        self._outlet.post(events.HostDrainCancelled(host=host, at=self._clock.now()))
+        self._outlet.changed(None, "host")
+
+    def _require(self, host: HostId) -> None:
+        if host not in self._view.hosts:
+            raise NotFound(f"there is no host {host}")
+
+    # ---- what the scheduler asks ------------------------------------------------------------
+
+    def change_members(self, action: actions.ChangeMembers) -> None:
+        """Make those hosts the voters of the kernel's group, through whichever can do it."""
+        self._chains.append((action.kernel, ""), self._change(action))
+
+    async def _change(self, action: actions.ChangeMembers) -> None:
+        record = self._records[action.kernel]
+        before = record.members
+        request = messages.ChangeMembers(kernel=action.kernel, members=action.members)
+        reason = "no host of the kernel is there"
+        for number in range(ROUNDS):
+            if number:
+                await asyncio.sleep(PAUSE_S)
+            # Those that stay come first: who leaves must not be asked to finish it.
+            asked = sorted({*before, *action.members}, key=lambda host: host not in action.members)
+            for host in asked:
+                if not self._fleet.has(host) or record.closed:
+                    continue
+                try:
+                    agent = self._fleet.agent(host)
+                    answer = await agent.request(request, messages.MembersAre, CHANGE_S)
+                except NotebookOSError as error:
+                    reason = error.message
+                    log.info("members of %s not changed by %s: %s", action.kernel, host, error)
+                    continue
+                self._changed(record, answer.members, "")
+                return
+        self._changed(record, before, reason)
+
+    def _changed(self, record: KernelRecord, members: tuple[HostId, ...], reason: str) -> None:
+        # In the scheduler's order: it is that of the replicas.
+        moving = self._view.kernels.get(record.kernel)
+        wanted = moving.migration.members if moving and moving.migration else ()
+        found = wanted if set(members) == set(wanted) else record.members
+        if record.members != found:
+            record.members = found
+            self._keeper.keep(record, self._outlet.warn)
+        self._outlet.post(
+            events.MembersChanged(
+                kernel=record.kernel, members=found, reason=reason, at=self._clock.now()
+            )
+        )
+
+    def close_member(self, action: actions.CloseMember) -> None:
+        """Take a learner out of the group if it still is one, then delete what its host has."""
+        # After what was begun for the replica there: its launch, or its end.
+        self._chains.append(
+            (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)
+        )
+
+    async def _close(self, action: actions.CloseMember) -> None:
+        forget = messages.ForgetLearner(kernel=action.kernel, host=action.host)
+        for host in action.members:
+            if not self._fleet.has(host):
+                continue
+            try:
+                await self._fleet.agent(host).request(forget, messages.Done, CHANGE_S)
+                break
+            except NotebookOSError as error:
+                log.info("%s stays a learner of %s: %s", action.host, action.kernel, error)
+        if not self._fleet.has(action.host):
+            return
+        close = messages.CloseMember(kernel=action.kernel, delete=True)
+        try:
+            await self._fleet.agent(action.host).request(close, messages.Done)
+        except NotebookOSError as error:
+            log.warning("%s has not closed kernel %s: %s", action.host, action.kernel, error)
+
+    def ended(self, action: actions.MigrationEnded) -> None:
+        """Tell what came of it."""
+        if not action.moved:
+            self._refusals[action.kernel] = action.reason
+            kernel = self._view.kernels.get(action.kernel)
+            if action.newcomer is not None and kernel is not None:
+                where = f" to {action.target}" if action.target else ""
+                self._outlet.warn(f"a replica did not move{where}: {action.reason}", action.kernel)
+        self._outlet.changed(action.kernel, "replica")
+
+    def release_host(self, action: actions.ReleaseHost) -> None:
+        """End its agent and give it back."""
+        self._chains.spawn(self._release(action))
+
+    async def _release(self, action: actions.ReleaseHost) -> None:
+        spec = await self._fleet.release(action.host, action.incarnation)
+        if spec is None:
+            return
+        log.info("%s is given back: %s", action.host, action.reason)
+        self._outlet.post(
+            events.HostRemoved(
+                host=action.host, incarnation=action.incarnation, at=self._clock.now()
+            )
+        )
+        self._outlet.changed(None, "host")

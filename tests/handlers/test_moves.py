@@ -1,0 +1,93 @@
+"""Moves and drains by REST: what is begun, and what is refused with which status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from live_rig import until_async
+from tornado.httpclient import HTTPClientError
+
+from notebookos_ext.handlers.models import ClusterView, HostView, KernelView
+
+UNKNOWN = "00000000-0000-0000-0000-000000000000"
+
+
+@pytest.fixture
+def notebookos_settings() -> dict[str, Any]:
+    return {"hosts": 2, "max_hosts": 2, "replica_count": 1}
+
+
+async def say(jp_fetch: Any, method: str, *path: str, body: Any = None) -> Any:
+    text = None if body is None and method == "DELETE" else json.dumps(body or {})
+    return await jp_fetch("notebookos", "api", *path, method=method, body=text)
+
+
+async def refusal(jp_fetch: Any, method: str, *path: str, body: Any = None) -> tuple[int, str]:
+    with pytest.raises(HTTPClientError) as refused:
+        await say(jp_fetch, method, *path, body=body)
+    return refused.value.code, json.loads(refused.value.response.body)["message"]
+
+
+async def two_hosts(jp_fetch: Any) -> ClusterView | None:
+    answer = await jp_fetch("notebookos", "api", "cluster")
+    view = msgspec.json.decode(answer.body, type=ClusterView)
+    return view if len(view.hosts) == 2 else None
+
+
+async def test_a_replica_is_moved_and_its_host_drained(
+    jp_fetch: Any,
+) -> None:
+    await until_async(lambda: two_hosts(jp_fetch), "two hosts")
+    body = json.dumps({"name": "notebookos"})
+    started = await jp_fetch("api", "kernels", method="POST", body=body)
+    kernel = json.loads(started.body)["id"]
+
+    async def there(host: str | None) -> str | None:
+        answer = await jp_fetch("notebookos", "api", "kernels", kernel)
+        view = msgspec.json.decode(answer.body, type=KernelView)
+        (replica,) = view.replicas
+        idle = view.migration is None and replica.state == "idle"
+        return replica.host_id if idle and host in (None, replica.host_id) else None
+
+    first = await until_async(lambda: there(None), "its replica")
+    (second,) = {"host-1", "host-2"} - {first}
+    asked = {"replica": 1, "target": second}
+    answer = await say(jp_fetch, "POST", "kernels", kernel, "migration", body=asked)
+    assert answer.code == 202
+    moving = msgspec.json.decode(answer.body, type=KernelView).migration
+    assert moving is not None
+    assert (moving.replica_id, moving.target) == (f"{kernel}:1", second)
+    await until_async(lambda: there(second), "the replica on the other host")
+
+    answer = await say(jp_fetch, "PUT", "hosts", second, "drain")
+    assert answer.code == 202
+    assert msgspec.json.decode(answer.body, type=HostView).draining
+    await until_async(lambda: there(first), "the replica back again")
+    answer = await say(jp_fetch, "DELETE", "hosts", second, "drain")
+    assert not msgspec.json.decode(answer.body, type=HostView).draining
+    await jp_fetch("api", "kernels", kernel, method="DELETE")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        (("kernels", UNKNOWN, "migration"), None, f"there is no NotebookOS kernel {UNKNOWN}"),
+        (("hosts", "host-9", "drain"), None, "there is no host host-9"),
+    ],
+)
+async def test_what_is_not_there_is_not_found(
+    jp_fetch: Any, path: tuple[str, ...], body: Any, said: str
+) -> None:
+    method = "POST" if "kernels" in path else "PUT"
+    assert await refusal(jp_fetch, method, *path, body=body) == (404, said)
+
+
+async def test_a_body_with_a_typo_is_named(jp_fetch: Any) -> None:
+    code, said = await refusal(
+        jp_fetch, "POST", "kernels", UNKNOWN, "migration", body={"traget": "host-1"}
+    )
+    assert code == 400
+    assert "traget" in said
