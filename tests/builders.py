@@ -167,8 +167,17 @@ class Cluster:
         *,
         gpus_per_cell: int = 0,
         preference: ExecutorPreference = ExecutorPreference.LAST,
+        user: str = "",
+        priority: int = 0,
     ) -> list[a.Action]:
-        spec = KernelSpec(KernelId(kernel), replicas, gpus_per_cell, executor_preference=preference)
+        spec = KernelSpec(
+            KernelId(kernel),
+            replicas,
+            gpus_per_cell,
+            executor_preference=preference,
+            user=user,
+            priority=priority,
+        )
         return self.do(e.KernelRequested(spec, self.now))
 
     def revive(

@@ -75,7 +75,11 @@ def line(action: a.Action) -> str:  # noqa: C901, PLR0912 — one case an action
                 f"{devices(action.devices)}"
             )
         case a.CellWaiting():
-            return f"{action.kernel}/{action.cell} waits at {action.position}: {action.reason}"
+            about = action.estimate_ms
+            soon = f" (about {about / 1000:g} s)" if about is not None else ""
+            return (
+                f"{action.kernel}/{action.cell} waits at {action.position}{soon}: {action.reason}"
+            )
         case a.CellRejected():
             return f"{action.kernel}/{action.cell} rejected: {action.reason} [{action.hint}]"
         case a.CellAborted():
@@ -137,14 +141,41 @@ class Conversation:
         return self.cluster.lose_host(host)
 
     def do_request(
-        self, kernel: str, replicas: str = "3", gpus: str = "0", prefer: str = "last"
+        self,
+        kernel: str,
+        replicas: str = "3",
+        gpus: str = "0",
+        prefer: str = "last",
+        user: str = "",
+        priority: str = "0",
     ) -> list[a.Action]:
         return self.cluster.request(
             kernel,
             int(replicas),
             gpus_per_cell=int(gpus),
             preference=ExecutorPreference(prefer),
+            user=user,
+            priority=int(priority),
         )
+
+    def do_start(self, *names: str) -> list[str]:
+        """Kernels of one replica, each `name` or `name@user` or `name@user^priority`."""
+        for name in names:
+            kernel, _, rest = name.partition("@")
+            user, _, priority = rest.partition("^")
+            self.cluster.start_all(
+                self.cluster.request(kernel, 1, user=user, priority=int(priority or 0))
+            )
+        return [f"{len(names)} kernels have started"]
+
+    def do_ran(self, name: str, seconds: str, gpus: str = "1", times: str = "1") -> list[str]:
+        """Cells that begin at once and end after so many seconds."""
+        kernel, cell = name.split("/")
+        for number in range(int(times)):
+            self.cluster.run(f"{cell}.{number}", int(gpus), kernel=kernel)
+            self.cluster.now += float(seconds)
+            self.cluster.finish(f"{cell}.{number}", kernel=kernel)
+        return [f"{times} cells have run"]
 
     def do_revive(
         self, kernel: str, *members: str, epoch: str = "0", after: str = "0"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from notebookos_ext.cluster import migration, settling
+from notebookos_ext.cluster import migration, quotas, settling
 from notebookos_ext.cluster.actions import (
     CellAborted,
     CellRejected,
@@ -17,6 +17,7 @@ from notebookos_ext.cluster.actions import (
     ReleaseGpus,
     StartAttempt,
 )
+from notebookos_ext.cluster.estimates import estimate_ms
 from notebookos_ext.cluster.events import (
     AttemptClosed,
     AttemptRefused,
@@ -29,8 +30,8 @@ from notebookos_ext.cluster.events import (
 )
 from notebookos_ext.cluster.gpus import RESERVED, Binding
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
-from notebookos_ext.cluster.policies.base import Move, Reject, Run, Wake
-from notebookos_ext.cluster.queueing import WaitingCell
+from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wake
+from notebookos_ext.cluster.queueing import Rank, WaitingCell
 from notebookos_ext.cluster.replicas import (
     EXECUTING,
     IDLE,
@@ -58,7 +59,14 @@ def cell_submitted(turn: Turn, event: CellSubmitted) -> None:
     kernel = turn.state.kernels.get(event.cell.kernel)
     if kernel is None or _known(turn, kernel, event.cell.cell):
         return
-    waiting = turn.state.queue.new(event.cell, event.at)
+    weights = turn.state.options.weights
+    waiting = turn.state.queue.new(
+        event.cell,
+        event.at,
+        user=kernel.user,
+        priority=kernel.spec.priority,
+        weight=weights.get(kernel.user, 1.0) if weights else 1.0,
+    )
     turn.state.queue.add(waiting)
     kernel.waiting.append(waiting)
     turn.state.dirty.add(kernel.id)
@@ -277,6 +285,7 @@ def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> N
     if attempt.cell.gpus:
         turn.state.note_active(kernel, attempt.cell.gpus, turn.at)
         turn.state.scaling.runs.add(turn.at - attempt.since)
+        quotas.look_again(turn, kernel)
     replica = kernel.replica(attempt.replica)
     if replica is not None and replica.state is EXECUTING:
         turn.step(replica, Step.RETURNED)
@@ -361,6 +370,7 @@ def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
             f"policy {turn.policy.name} chose {run.replica}, which kernel {kernel.id} lacks"
         )
     _leave_queue(turn, kernel, waiting)
+    state.queue.served(waiting)
     kernel.last_attempt += 1
     cell = waiting.cell
     state.pool.bind(
@@ -422,7 +432,11 @@ def _to_look_at(turn: Turn) -> list[WaitingCell]:
             if kernel.migration is not None:
                 migration.go_on(turn, kernel)
             found.update(kernel.waiting)
-    return sorted(found, key=lambda waiting: waiting.order)
+    return sorted(found, key=_rank) if len(found) > 1 else list(found)
+
+
+def _rank(waiting: WaitingCell) -> Rank:
+    return waiting.rank
 
 
 def _look_at(turn: Turn, waiting: WaitingCell) -> None:
@@ -433,7 +447,13 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         if order < waiting.order
         for device in devices
     }
-    choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
+    choice: Choice | None = None
+    if waiting.cell.gpus:
+        choice = quotas.never(turn, kernel, waiting)
+    if choice is None:
+        choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
+        if waiting.cell.gpus and isinstance(choice, Run | Move | Wake):
+            choice = quotas.hold_back(turn, kernel, waiting) or choice
     if isinstance(choice, Run):
         _start(turn, kernel, waiting, choice)
     elif isinstance(choice, Reject):
@@ -508,7 +528,7 @@ def _tell(turn: Turn) -> None:
             news[waiting] = own.index(waiting) + 1
         elif waiting.for_gpus:
             news.setdefault(waiting, waiting.position)
-    for waiting, position in sorted(news.items(), key=lambda item: item[0].order):
+    for waiting, position in sorted(news.items(), key=lambda item: item[0].rank):
         reason = turn.reasons.get(waiting, waiting.reason)
         if (position, reason) != (waiting.position, waiting.reason):
             waiting.position, waiting.reason = position, reason
@@ -518,5 +538,6 @@ def _tell(turn: Turn) -> None:
                     cell=waiting.cell.cell,
                     position=position,
                     reason=reason,
+                    estimate_ms=estimate_ms(turn.state, waiting, turn.at),
                 )
             )

@@ -16,6 +16,8 @@ PRIOR_WEIGHT = 40.0
 """As many lengths of our own count as much as the prior."""
 LAUNCHES_S = 600.0
 """Over how long launches are counted."""
+MONTH_S = 30 * 86_400.0
+BISECTIONS = 12
 FORGET_AT = 4_000.0
 """With more lengths than these the older ones count half."""
 
@@ -29,11 +31,14 @@ class Lengths:
     def __init__(self, prior: tuple[float, ...]) -> None:
         self._counts = [share * PRIOR_WEIGHT for share in prior]
         self._total = PRIOR_WEIGHT
+        self.own = 0
+        """How many were added."""
 
     def add(self, length_s: float) -> None:
         """One has ended."""
         self._counts[bisect.bisect_left(EDGES_S, length_s)] += 1
         self._total += 1
+        self.own += 1
         if self._total > FORGET_AT:
             self._counts = [count / 2 for count in self._counts]
             self._total /= 2
@@ -55,6 +60,17 @@ class Lengths:
         """The chance that one which has lasted so long ends within the horizon."""
         now = self.longer_than(lasted_s)
         return min(1.0, max(0.0, 1.0 - self.longer_than(lasted_s + horizon_s) / now))
+
+    def half_of_rest_s(self, lasted_s: float) -> float:
+        """After how much more time half of those that have lasted so long have ended."""
+        wanted = self.longer_than(lasted_s) / 2
+        low, high = lasted_s, max(1.0, 2 * lasted_s)
+        while self.longer_than(high) > wanted and high < MONTH_S:
+            low, high = high, 2 * high
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.longer_than(middle) > wanted else (low, middle)
+        return high - lasted_s
 
 
 class Scaling:

@@ -1,9 +1,15 @@
-"""The order of cells that wait: first come, first served, with a bounded number of overtakings.
+"""The order of cells that wait: by priority, fair share and arrival, with bounded overtaking.
+
+While cells stand in line, each user's cells are numbered by start-time fair queueing: a cell's
+*tag* is where its user's earlier cells end on a virtual clock that counts GPUs by weight, and the
+smallest tag comes first. So a user with many cells is not served before one with few, and nobody
+saves up a claim while nobody waits. A kernel whose user is not known is a user of its own.
 
 A cell whose GPUs are free elsewhere need not stand behind one whose hosts are full; but each time a
 younger cell takes a GPU that an older one could have used, the older one is *bypassed*. After
 `BYPASS_LIMIT` times what becomes free on its best host is kept for it, so that a cell that needs
-many GPUs gets them however many small ones arrive. GPUs are kept for the `PROTECTED_MAX` oldest of
+many GPUs gets them however many small ones arrive. Overtakings that priority or fairness ask for
+count too, but `OUTRANK_LIMIT` of them are allowed. GPUs are kept for the `PROTECTED_MAX` oldest of
 these at once; since the oldest always get theirs, so does everybody in the end.
 """
 
@@ -16,9 +22,14 @@ from dataclasses import dataclass, field
 from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, ReplicaId
 
 BYPASS_LIMIT = 8
+OUTRANK_LIMIT = 64
 PROTECTED_MAX = 4
 ANYWHERE_MOST = 4
 """How many of the cells that any host could serve are looked at when GPUs become free."""
+
+
+Rank = tuple[int, float, int]
+"""Priority (negative, so that more comes first), tag, order of arrival."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +40,9 @@ class WaitingCell:
     since: float
     order: int
     """Place in the order of arrival; kept when an attempt is refused."""
+    rank: Rank = (0, 0.0, 0)
+    """Place among all: the smallest is served first. Never changes."""
+    user: str = ""
     position: int = 0
     reason: str = ""
     for_gpus: bool = False
@@ -36,6 +50,8 @@ class WaitingCell:
     hosts: tuple[HostId, ...] = ()
     """Where it stands in line, while it waits for GPUs."""
     bypassed: int = 0
+    outranked: int = 0
+    """How often it was overtaken by rights."""
     refused: dict[ReplicaId, str] = field(default_factory=dict)
     """Replicas that refused it since the last tick, with their reasons."""
     refusals: dict[ReplicaId, int] = field(default_factory=dict)
@@ -52,7 +68,12 @@ class WaitingCell:
     @property
     def protected(self) -> bool:
         """It was overtaken often enough."""
-        return self.for_gpus and self.bypassed >= BYPASS_LIMIT
+        return self.for_gpus and self.was_overtaken
+
+    @property
+    def was_overtaken(self) -> bool:
+        """More must not pass it, once it stands in line."""
+        return self.bypassed >= BYPASS_LIMIT or self.outranked >= OUTRANK_LIMIT
 
 
 class WaitingQueue:
@@ -62,6 +83,10 @@ class WaitingQueue:
         self._cells: dict[tuple[KernelId, CellId], WaitingCell] = {}
         self._lines: dict[HostId, dict[tuple[KernelId, CellId], WaitingCell]] = {}
         self._order = 0
+        self._clock = 0.0
+        """The virtual time of fair queueing: the tag of the cell that was served last."""
+        self._ends: dict[str, float] = {}
+        """Where each user's cells end on that clock."""
         self.moved = False
         """Somebody joined or left a line: positions must be counted anew."""
         self._anywhere: dict[tuple[KernelId, CellId], WaitingCell] = {}
@@ -71,22 +96,34 @@ class WaitingQueue:
         return len(self._cells)
 
     def __iter__(self) -> Iterator[WaitingCell]:
-        """Oldest first."""
-        return iter(sorted(self._cells.values(), key=lambda waiting: waiting.order))
+        """Those that are served first, first."""
+        return iter(sorted(self._cells.values(), key=lambda waiting: waiting.rank))
 
     def find(self, kernel: KernelId, cell: CellId) -> WaitingCell | None:
         """The waiting cell of that name."""
         return self._cells.get((kernel, cell))
 
-    def new(self, cell: Cell, since: float) -> WaitingCell:
-        """A cell that has just arrived, last in order; not yet among the waiting."""
+    def new(
+        self, cell: Cell, since: float, *, user: str = "", priority: int = 0, weight: float = 1.0
+    ) -> WaitingCell:
+        """A cell that has just arrived; not yet among the waiting."""
         self._order += 1
-        return WaitingCell(cell, since, self._order)
+        tag = self._clock
+        if not self.in_need:
+            self._ends.clear()
+        if cell.gpus > 0:
+            tag = max(tag, self._ends.get(user, 0.0))
+            self._ends[user] = tag + cell.gpus / weight
+        return WaitingCell(cell, since, self._order, (-priority, tag, self._order), user)
+
+    def served(self, waiting: WaitingCell) -> None:
+        """It begins: whoever comes new is not placed before it."""
+        self._clock = max(self._clock, waiting.rank[1])
 
     def add(self, waiting: WaitingCell) -> None:
         """It waits (again, with what it has been through)."""
         self._cells[waiting.key] = waiting
-        if waiting.bypassed >= BYPASS_LIMIT:
+        if waiting.was_overtaken:
             self._protected[waiting.key] = waiting
 
     def remove(self, waiting: WaitingCell) -> None:
@@ -123,11 +160,11 @@ class WaitingQueue:
         return {waiting for host in hosts for waiting in self._lines.get(host, {}).values()}
 
     def anywhere(self, gpus: int) -> list[WaitingCell]:
-        """The oldest of those that any host could serve, and that need no more than `gpus`."""
+        """The first of those that any host could serve, and that need no more than `gpus`."""
         if not self._anywhere:
             return []
         fitting = (w for w in self._anywhere.values() if w.cell.gpus <= gpus)
-        return heapq.nsmallest(ANYWHERE_MOST, fitting, key=lambda waiting: waiting.order)
+        return heapq.nsmallest(ANYWHERE_MOST, fitting, key=lambda waiting: waiting.rank)
 
     @property
     def in_need(self) -> bool:
@@ -146,6 +183,9 @@ class WaitingQueue:
         """`younger` took GPUs of these hosts; who stood in line there before it was bypassed."""
         for waiting in self.in_line(hosts):
             if waiting.order < younger.order:
-                waiting.bypassed += 1
-                if waiting.bypassed >= BYPASS_LIMIT:
+                if waiting.rank < younger.rank:
+                    waiting.bypassed += 1
+                else:
+                    waiting.outranked += 1
+                if waiting.was_overtaken:
                     self._protected[waiting.key] = waiting
