@@ -12,8 +12,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # Options for `jupyter lab`, such as LAB_ARGS="--no-browser --port 9000".
 LAB_ARGS ?=
-# Options for `make raft-search`: --short, --only NAME.
+# Options for `make raft-search` (--short, --only NAME) and `make raft-mutants` (NAME, --jobs N).
 SEARCH_ARGS ?=
+MUTANTS_ARGS ?=
 # Options for bench-state: --only WORDS, --repeats N, --large.
 STATE_ARGS ?=
 # Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
@@ -43,7 +44,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench bench-state raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench bench-raft bench-state raft-mutants raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -174,6 +175,14 @@ bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
 	@$(BIN)/python -m benchmarks.transport
 	@$(BIN)/python -m benchmarks.scheduler
 
+# What our consensus is compared with. Its sources must be built apart from ours.
+$(STAMPS)/bench: pyproject.toml | $(STAMPS)/installed-dev
+	@bash scripts/quiet.sh pip-bench $(BIN)/pip install $$($(BIN)/python scripts/extra.py bench)
+	@touch $@
+
+bench-raft: $(STAMPS)/bench ## Measure replicated logs beside PySyncObj: commits, fail-over, restart, rest
+	@$(BIN)/python -m benchmarks.consensus
+
 bench-state: $(STAMPS)/installed-dev ## Measure replication of the namespace beside saving it whole
 	@$(BIN)/python -m benchmarks.state $(STATE_ARGS)
 
@@ -182,6 +191,9 @@ sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults,
 
 raft-soak: $(STAMPS)/installed-dev ## Live SEEDS=10000 random lives of Raft groups in all; goes on where it ended
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python scripts/raft_soak.py $(if $(SEEDS),--seeds $(SEEDS))
+
+raft-mutants: $(STAMPS)/installed-dev ## Plant faults in consensus, one at a time: who catches each; MUTANTS_ARGS="NAME"
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate.mutants --write $(MUTANTS_ARGS)
 
 raft-search: $(STAMPS)/installed-dev ## Search all states of small Raft groups; SEARCH_ARGS="--short"
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate $(SEARCH_ARGS)
