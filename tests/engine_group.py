@@ -147,20 +147,24 @@ class EngineHost:
 
 
 class EngineGroup:
-    """A group of three."""
+    """A group of three. `heartbeat_s`: a leader that is held up for five of them is replaced."""
 
-    def __init__(self, folder: Path, engine: str) -> None:
+    def __init__(self, folder: Path, engine: str, heartbeat_s: float) -> None:
         self.folder = folder
         self.engine = engine
         self.network = Network()
+        self._heartbeat_s = heartbeat_s
 
     def __getitem__(self, host: HostId) -> EngineHost:
         return self.network.hosts[host]
 
     async def start(self, *hosts: HostId) -> None:
-        for host in hosts or HOSTS:
-            new = EngineHost(self.network, host, self.folder, self.engine)
-            await new.engine.open(K, HOSTS, campaign=False)
+        """Open the members on these hosts; on all of them, the first leads soon."""
+        for host in hosts or (*HOSTS[1:], HOSTS[0]):
+            new = EngineHost(
+                self.network, host, self.folder, self.engine, heartbeat_s=self._heartbeat_s
+            )
+            await new.engine.open(K, HOSTS, campaign=not hosts and host == HOSTS[0])
         if not hosts:
             await until(self.leader)
 

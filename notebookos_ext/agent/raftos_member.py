@@ -19,6 +19,7 @@ from notebookos_ext.agent.raftos_wire import (
     Begin,
     Begun,
     BetweenAgents,
+    Campaign,
     Command,
     Datagram,
     FromProcess,
@@ -35,6 +36,9 @@ from notebookos_ext.errors import LaunchFailed, NoMajority, OutcomeUnknown, Unav
 PROCESS_MODULE = "notebookos_ext.agent.raftos_process"
 ASK_AGAIN_S = (0.05, 2.0)
 """Until the proposal has been handed to somebody, and from then on."""
+CAMPAIGN_S = 0.2
+"""Whoever is to lead asks this often for votes, since the others begin when they begin."""
+CAMPAIGN_ROUNDS = 50
 END_S = 2.0
 BARRIER = "barrier-"
 """How ids of entries begin that only mark a moment."""
@@ -76,6 +80,7 @@ class RaftosMember(asyncio.Protocol):
         self._decoder = FrameDecoder[FromProcess](FromProcess)  # type: ignore[arg-type] # a union
         self._transport: asyncio.Transport | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._campaign: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -93,8 +98,21 @@ class RaftosMember(asyncio.Protocol):
             await self.close()
             raise
 
+    def campaign(self) -> None:
+        """Ask for votes until somebody leads."""
+        self._campaign = asyncio.get_running_loop().create_task(self._ask_for_votes())
+
+    async def _ask_for_votes(self) -> None:
+        for _ in range(CAMPAIGN_ROUNDS):
+            if self.standing.leader is not None or self._failure:
+                return
+            self.say(Campaign())
+            await asyncio.sleep(CAMPAIGN_S)
+
     async def close(self) -> None:
         """End the process; whoever waits is told."""
+        if self._campaign is not None:
+            self._campaign.cancel()
         self._fail(f"kernel {self._kernel}: its raftos member on this host was closed")
         if self._transport is not None:
             self._transport.close()

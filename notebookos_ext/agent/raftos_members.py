@@ -20,7 +20,6 @@ from pathlib import Path
 
 from notebookos_ext.agent.member import Carrier
 from notebookos_ext.agent.raftos_member import BARRIER, RaftosMember
-from notebookos_ext.agent.raftos_wire import Campaign
 from notebookos_ext.cluster.consensus.membership import Change, Membership
 from notebookos_ext.cluster.consensus.messages import (
     PAYLOAD_BYTES_MAX,
@@ -40,7 +39,10 @@ from notebookos_ext.errors import (
 )
 from notebookos_ext.settings import RAFTOS_VERSION
 
-HEARTBEAT_S = 0.1
+HEARTBEAT_S = 0.3
+"""raftos's own. A leader that is held up for five of them is replaced, which its groups may not
+survive.
+"""
 NOT_DURABLE = (
     "consensus_engine is raftos: it flushes nothing to disk and may lose what it has acknowledged; "
     "use it for comparison only"
@@ -151,7 +153,7 @@ class RaftosMembers:
                 del self._members[kernel]
                 raise
             if campaign:
-                member.say(Campaign())
+                member.campaign()
 
     async def join(self, kernel: KernelId, *, group: str = "") -> str:  # noqa: ARG002 - never
         """Raises Infeasible: raftos's groups never change."""

@@ -221,6 +221,9 @@ class Link(asyncio.Protocol):
                 writing.close()
             case Campaign() if isinstance(role, raftos.state.Follower):
                 node.state.to_candidate()
+            case Campaign() if isinstance(role, raftos.state.Candidate):
+                # Who did not hear it the first time had perhaps not begun.
+                role.request_vote()
 
 
 def adapt() -> None:
