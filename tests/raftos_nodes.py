@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from notebookos_ext.agent.compaction import CompactionLimits
 from notebookos_ext.raftos.conf import Configuration
 from notebookos_ext.raftos.node import Node
 
@@ -33,8 +34,9 @@ async def until(condition: Callable[[], object]) -> None:
 class Cluster:
     """Nodes that share one loop, each with a configuration and hooks of its own."""
 
-    def __init__(self, folder: Path, size: int = 3) -> None:
+    def __init__(self, folder: Path, size: int = 3, limits: CompactionLimits | None = None) -> None:
         self.folder = folder
+        self.limits = limits
         self.addresses = free_addresses(size)
         self.nodes: dict[str, Node] = {}
         self.heard: dict[str, list[str]] = {}
@@ -55,7 +57,7 @@ class Cluster:
 
     async def start(self, *addresses: str) -> None:
         for address in addresses or self.addresses:
-            node = Node(address, self.addresses, self.configuration(address))
+            node = Node(address, self.addresses, self.configuration(address), limits=self.limits)
             await node.start()
             self.nodes[address] = node
 

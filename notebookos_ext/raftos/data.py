@@ -60,6 +60,7 @@ Operation = Set | Update | Pop | Append | Extend
 
 encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Operation).decode
+_decode_values = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 class Data:
@@ -102,6 +103,22 @@ class Data:
                 value.extend(unpack(operation.items))
         self._values[name] = value
         return answer
+
+    def packed(self) -> bytes:
+        """Everything, as of the last operation."""
+        return encode({name: self._serializer.pack(value) for name, value in self._values.items()})
+
+    def load(self, packed: bytes) -> None:
+        """Become what `packed` was made of.
+
+        Raises:
+            ProtocolError: it is nothing that `packed` made.
+        """
+        try:
+            values = _decode_values(packed)
+            self._values = {name: self._serializer.unpack(v) for name, v in values.items()}
+        except Exception as error:  # whatever the program's serializer raises
+            raise ProtocolError(f"a snapshot cannot be read: {error}") from error
 
     def read(self, name: str, default: object, part: Callable[[Any], Any]) -> Any:
         """A copy of what `part` takes from the value, or from `default` if there is none yet."""

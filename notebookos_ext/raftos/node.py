@@ -6,10 +6,11 @@ import asyncio
 import logging
 import random
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from notebookos_ext.agent.compaction import CompactionLimits
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.transport import PeerTransport
 from notebookos_ext.clock import SystemClock
@@ -20,10 +21,12 @@ from notebookos_ext.errors import (
     NoMajority,
     NotebookOSError,
     OutcomeUnknown,
+    ProtocolError,
+    StorageError,
     Unavailable,
 )
 from notebookos_ext.raftos.conf import Configuration
-from notebookos_ext.raftos.data import Data, Operation, encode
+from notebookos_ext.raftos.data import Data, Operation, Set, encode
 from notebookos_ext.raftos.secret import cluster_token
 
 GROUP = KernelId("raftos")
@@ -44,6 +47,7 @@ class Node:
         cluster: the addresses of all nodes; this one may be among them or not.
         config: is read when the node starts, except for the hooks, which are read when due.
         on_leader_change: called after `leader` has changed.
+        limits: how far the log may grow before a snapshot takes its place.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Node:
         cluster: Sequence[str],
         config: Configuration,
         on_leader_change: Callable[[], None] = lambda: None,
+        limits: CompactionLimits | None = None,
     ) -> None:
         self.id = address
         self.loop = asyncio.get_running_loop()
@@ -64,6 +69,7 @@ class Node:
         self._life = secrets.token_hex(8)
         self._count = 0
         self._answers: dict[str, asyncio.Future[object]] = {}
+        self._restored_index = 0
         self._elections = 0
         self._follows: bool | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +92,8 @@ class Node:
             rng=rng,
             on_committed=self._committed,
             on_leader_change=self._leader_changed,
+            hooks=self,
+            limits=limits,
             tick_s=config.tick_s,
             timing=config.timing,
         )
@@ -135,6 +143,7 @@ class Node:
 
         Raises:
             InvalidRequest: it is too large for an entry of the log.
+            OutcomeUnknown: it was carried out, but this node missed what it answered.
             StorageError: this node's disk is full or broken.
             Unavailable: this node was stopped.
             Exception: what the operation raised.
@@ -150,15 +159,24 @@ class Node:
         answer = asyncio.get_running_loop().create_future()
         self._answers[proposal_id] = answer
         try:
-            while not answer.done():
-                try:
-                    await self._members.propose(GROUP, payload, proposal_id, ASK_AGAIN_S)
-                    break
-                except (NoMajority, OutcomeUnknown) as error:
-                    _log.info("%s: %s; asking again", self.id, error)
+            index = await self._commit(payload, proposal_id)
+            if not answer.done() and index <= self._restored_index:
+                if isinstance(operation, Set):
+                    return None
+                raise OutcomeUnknown(
+                    f"a change of {operation.name} was carried out while this node was away, "
+                    "and its answer is lost"
+                )
             return await answer
         finally:
             del self._answers[proposal_id]
+
+    async def _commit(self, payload: bytes, proposal_id: str) -> int:
+        while True:
+            try:
+                return await self._members.propose(GROUP, payload, proposal_id, ASK_AGAIN_S)
+            except (NoMajority, OutcomeUnknown) as error:
+                _log.info("%s: %s; asking again", self.id, error)
 
     async def read(self, name: str, default: object, part: Callable[[Any], Any]) -> Any:
         """What `part` takes of a value; it shows every change acknowledged before this call.
@@ -188,6 +206,28 @@ class Node:
             else:
                 if answer is not None and not answer.done():
                     answer.set_result(result)
+
+    # -- snapshots ---------------------------------------------------------------------------
+
+    def capture(self, kernel: KernelId) -> Callable[[], Awaitable[bytes]]:  # noqa: ARG002
+        """All data as of now; see `SnapshotHooks`."""
+        packed = self._data.packed()
+
+        async def made() -> bytes:
+            return packed
+
+        return made
+
+    def compacted(self, kernel: KernelId, index: int) -> None:
+        """Nothing here refers to entries of the log."""
+
+    def restore(self, kernel: KernelId, index: int, state: bytes) -> None:  # noqa: ARG002
+        """Go on from a snapshot. Raises StorageError."""
+        try:
+            self._data.load(state)
+        except ProtocolError as error:
+            raise StorageError(f"{self.id}: {error.message}") from error
+        self._restored_index = index
 
     # -- who leads ---------------------------------------------------------------------------
 

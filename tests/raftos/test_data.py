@@ -73,6 +73,23 @@ def test_values_do_not_leave(data: Data) -> None:
     assert (data.read("x", None, whole), default) == ({"inner": []}, [])
 
 
+def test_everything_goes_into_a_snapshot_and_comes_out_of_it(data: Data) -> None:
+    data.apply(encode(Set("x", pack({("a", 1): b"\n"}))))
+    data.apply(encode(Append("l", EMPTY_LIST, pack(1))))
+    packed = data.packed()
+    data.apply(encode(Append("l", EMPTY_LIST, pack(2))))
+    other = Data(MessagePackSerializer())
+    other.apply(encode(Set("gone", pack(1))))
+    other.load(packed)
+    assert other.read("x", None, whole) == {("a", 1): b"\n"}
+    assert other.read("l", [], whole) == [1]
+    assert other.read("gone", None, whole) is None
+    for garbage in (b"\xff", b"\x81\xa1x\xc4\x01\xc1"):
+        with pytest.raises(ProtocolError, match="snapshot cannot be read"):
+            other.load(garbage)
+    assert other.read("l", [], whole) == [1]
+
+
 def test_json_keeps_json(data: Data) -> None:
     json = Data(JSONSerializer())
     json.apply(encode(Set("x", JSONSerializer.pack({"a": [1, None]}))))

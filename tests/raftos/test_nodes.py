@@ -9,17 +9,19 @@ from pathlib import Path
 import pytest
 from raftos_nodes import HANG_S, Cluster, free_addresses, until
 
+from notebookos_ext.agent.compaction import CompactionLimits
 from notebookos_ext.errors import (
     CorruptRecord,
     InvalidRequest,
     InvalidSettings,
     LaunchFailed,
+    OutcomeUnknown,
     Unavailable,
 )
 from notebookos_ext.raftos import server
 from notebookos_ext.raftos.conf import PUBLISHED_SECRET, Configuration
 from notebookos_ext.raftos.data import Append, Pop, Set
-from notebookos_ext.raftos.node import Node
+from notebookos_ext.raftos.node import GROUP, Node
 from notebookos_ext.raftos.secret import cluster_token, is_local
 
 
@@ -28,10 +30,13 @@ def whole(value: object) -> object:
 
 
 def run(
-    folder: Path, story: Callable[[Cluster], Coroutine[object, object, None]], size: int = 3
+    folder: Path,
+    story: Callable[[Cluster], Coroutine[object, object, None]],
+    size: int = 3,
+    limits: CompactionLimits | None = None,
 ) -> None:
     async def all_of_it() -> None:
-        cluster = Cluster(folder, size)
+        cluster = Cluster(folder, size, limits)
         try:
             async with asyncio.timeout(2 * HANG_S):
                 await cluster.start()
@@ -106,6 +111,51 @@ def test_everything_is_there_after_all_have_stopped(tmp_path: Path) -> None:
         assert await get(cluster.nodes[cluster.addresses[2]], "x") == b"binary \n\x00"
 
     run(tmp_path, story)
+
+
+def snapshot_index(node: Node) -> int:
+    return node._members.status(GROUP).snapshot_index
+
+
+def test_old_changes_become_a_snapshot_that_all_can_go_on_from(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        one, two, three = cluster.addresses
+        await cluster.stop(three)
+        node = cluster.nodes[one]
+        await node.change(Set("x", node.pack({"kept": b"\n"})))
+        for number in range(400):
+            await node.change(append(node, number))
+        await until(lambda: snapshot_index(cluster.nodes[one]) > 0)
+        await until(lambda: snapshot_index(cluster.nodes[two]) > 0)
+        await cluster.start(three)
+        for number in range(400, 420):
+            await cluster.nodes[three].change(append(node, number))
+        assert snapshot_index(cluster.nodes[three]) > 0
+        await cluster.stop()
+        await cluster.start()
+        for address in cluster.addresses:
+            assert await get(cluster.nodes[address], "list") == list(range(420))
+            assert await get(cluster.nodes[address], "x") == {"kept": b"\n"}
+
+    run(tmp_path, story, limits=CompactionLimits(entries=50))
+
+
+def test_an_answer_that_a_snapshot_swallowed_is_not_made_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        (node,) = cluster.nodes.values()
+
+        async def committed_and_in_a_snapshot(payload: bytes, proposal_id: str) -> int:
+            node.restore(GROUP, 7, node._data.packed())
+            return 7
+
+        monkeypatch.setattr(node, "_commit", committed_and_in_a_snapshot)
+        assert await node.change(Set("x", node.pack(1))) is None
+        with pytest.raises(OutcomeUnknown, match="a change of d was carried out"):
+            await node.change(Pop("d", node.pack({}), node.pack("a"), None))
+
+    run(tmp_path, story, size=1)
 
 
 def test_an_operation_that_fails_raises_where_it_was_asked_for(tmp_path: Path) -> None:
