@@ -80,6 +80,7 @@ def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int
     demand = Demand(options.gpus_per_host)
     horizon_s = options.boot_s + MARGIN_S
     rests, runs = state.scaling.rests, state.scaling.runs
+    chances: dict[int, float] = {}
     still_runs = runs.longer_than(horizon_s / 2)
     for kernel_id in reversed(state.active):
         kernel = state.kernels[kernel_id]
@@ -90,8 +91,11 @@ def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int
         elif kernel.waiting and kernel.waiting[0].cell.gpus:
             demand.add(kernel.waiting[0].cell.gpus)
         elif rested_s <= options.active_s:
-            begins = rests.ends_within(rested_s, horizon_s)
-            demand.expect(kernel.gpus_active, begins * still_runs)
+            # Rests that differ by an eighth are as good as equal.
+            about = int(math.log2(1.0 + rested_s) * 6)
+            if about not in chances:
+                chances[about] = rests.ends_within(rested_s, horizon_s) * still_runs
+            demand.expect(kernel.gpus_active, chances[about])
     return max(demand.hosts(options.spread), options.least_hosts, _most_replicas(state))
 
 

@@ -6,7 +6,7 @@ start that now can, oldest first, and tells the others what they wait for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from notebookos_ext.cluster import migration, quotas, settling
 from notebookos_ext.cluster.actions import (
@@ -45,6 +45,8 @@ from notebookos_ext.cluster.replicas import (
 from notebookos_ext.cluster.turn import Turn
 from notebookos_ext.errors import Defect
 
+FIRST = 64
+"""So many cells in line are told at once when their position changes; the rest at each tick."""
 BUSY_ASIDE_S = 5.0
 """How long a device is left alone on which somebody else's process was seen."""
 
@@ -164,6 +166,8 @@ def gpus_released(turn: Turn, event: GpusReleased) -> None:
         pool.release(event.kernel, event.attempt)
         if event.kernel in turn.state.kernels:
             turn.state.dirty.add(event.kernel)
+        elif not pool.holds_any(event.kernel):
+            turn.state.still_released.pop(event.kernel, None)
 
 
 def hold_changed(turn: Turn, event: HoldChanged) -> None:
@@ -417,15 +421,21 @@ def advance(turn: Turn) -> None:
 
 def _to_look_at(turn: Turn) -> list[WaitingCell]:
     state = turn.state
-    touched = state.pool.drain_touched() | _keep(turn)
-    dirty, state.dirty = state.dirty, set()
+    touched = state.pool.drain_touched()
+    if state.kept or state.queue.has_overtaken:
+        touched |= _keep(turn)
     if turn.look_at_all:
         turn.look_at_all = False
+        state.dirty.clear()
         return list(state.queue)
-    found = state.queue.in_line(touched) if touched else set()
-    if touched:
+    found: set[WaitingCell] = set()
+    if touched and state.queue.in_need:
+        found = state.queue.in_line(touched)
         most = max(state.pool.free_count(host) for host in touched)
         found.update(state.queue.anywhere(most))
+    if not state.dirty:
+        return sorted(found, key=_rank)
+    dirty, state.dirty = state.dirty, set()
     for kernel_id in dirty:
         kernel = state.kernels.get(kernel_id)
         if kernel is not None:
@@ -441,12 +451,14 @@ def _rank(waiting: WaitingCell) -> Rank:
 
 def _look_at(turn: Turn, waiting: WaitingCell) -> None:
     kernel = turn.state.kernels[waiting.cell.kernel]
-    kept = {
-        device
-        for order, devices in turn.state.kept.items()
-        if order < waiting.order
-        for device in devices
-    }
+    kept: Collection[DeviceId] = ()
+    if turn.state.kept:
+        kept = {
+            device
+            for order, devices in turn.state.kept.items()
+            if order < waiting.order
+            for device in devices
+        }
     choice: Choice | None = None
     if waiting.cell.gpus:
         choice = quotas.never(turn, kernel, waiting)
@@ -498,8 +510,6 @@ def _keep(turn: Turn) -> set[HostId]:
     """Choose anew what is kept for protected cells; returns the hosts where that makes news."""
     state = turn.state
     protected = state.queue.protected
-    if not protected and not state.kept:
-        return set()
     before, state.kept = state.kept, {}
     kept: set[DeviceId] = set()
     for waiting in protected:
@@ -517,17 +527,23 @@ def _hosts_of(turn: Turn, devices: Iterable[DeviceId]) -> set[HostId]:
 
 def _tell(turn: Turn) -> None:
     queue = turn.state.queue
+    if not queue.moved and not turn.reasons:
+        return
     news: dict[WaitingCell, int] = {}
     if queue.moved:
         queue.moved = False
-        in_line = [waiting for waiting in queue if waiting.for_gpus]
-        news = {waiting: place for place, waiting in enumerate(in_line, start=1)}
+        line = queue.first(None if turn.whole_line else FIRST)
+        news = {
+            waiting: place
+            for place, waiting in enumerate(line, start=1)
+            if waiting.position != place or waiting in turn.reasons
+        }
     for waiting in turn.reasons:
         if queue.find(*waiting.key) is waiting and not waiting.for_gpus:
             own = turn.state.kernels[waiting.cell.kernel].waiting
             news[waiting] = own.index(waiting) + 1
         elif waiting.for_gpus:
-            news.setdefault(waiting, waiting.position)
+            news.setdefault(waiting, waiting.position or queue.place(waiting))
     for waiting, position in sorted(news.items(), key=lambda item: item[0].rank):
         reason = turn.reasons.get(waiting, waiting.reason)
         if (position, reason) != (waiting.position, waiting.reason):

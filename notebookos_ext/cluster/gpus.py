@@ -98,6 +98,10 @@ class GpuPool:
         """The devices that an attempt has bound and not yet given back."""
         return self._held.get((kernel, attempt), ())
 
+    def holds_any(self, kernel: KernelId) -> bool:
+        """Whether any attempt of the kernel has devices that it has not given back."""
+        return any(key[0] == kernel for key in self._held)
+
     def reserved_for(self, kernel: KernelId, host: HostId) -> tuple[DeviceId, ...]:
         """The devices of the host that are set apart for a kernel."""
         devices = self._held.get((kernel, RESERVED), ())

@@ -179,6 +179,6 @@ def _waiting(state: ClusterState) -> Iterator[str]:
             yield f"cell {name} waits and runs"
         elif waiting.for_gpus and waiting.cell.gpus == 0:
             yield f"cell {name} needs no GPU and stands in line for one"
-    in_line = [w for w in in_queue if w.for_gpus]
+    in_line = [w for w in in_queue if w.for_gpus][:64]
     if [w.position for w in in_line] != list(range(1, len(in_line) + 1)):
         yield "the positions in the queue are not 1, 2, 3 …"

@@ -47,9 +47,7 @@ def kernel_requested(turn: Turn, event: KernelRequested) -> None:
     )
     state.note_idle(kernel, event.at)
     # An earlier kernel of this id may still be giving GPUs back: its attempts are not used again.
-    kernel.last_attempt = max(
-        (b.attempt for b in state.pool.bindings.values() if b.kernel == spec.kernel), default=0
-    )
+    kernel.last_attempt = state.still_released.pop(kernel.id, 0)
     state.kernels[kernel.id] = kernel
     if not turn.policy.keeps_replicas:
         kernel.stored = kernel.started = True
@@ -108,6 +106,8 @@ def kernel_stopped(turn: Turn, event: KernelStopped) -> None:
         return
     _end_epoch(turn, kernel, "the kernel was shut down")
     state.pool.release(kernel.id, RESERVED)
+    if state.pool.holds_any(kernel.id):
+        state.still_released[kernel.id] = kernel.last_attempt
     if kernel.placed:
         settling.leave_hosts(turn, kernel)
         turn.say(CloseKernel(kernel=kernel.id, members=settling.all_members(kernel)))

@@ -15,6 +15,7 @@ these at once; since the oldest always get theirs, so does everybody in the end.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -90,6 +91,8 @@ class WaitingQueue:
         self.moved = False
         """Somebody joined or left a line: positions must be counted anew."""
         self._anywhere: dict[tuple[KernelId, CellId], WaitingCell] = {}
+        self._line: list[tuple[Rank, WaitingCell]] = []
+        """Who stands in any line, the first served first."""
         self._protected: dict[tuple[KernelId, CellId], WaitingCell] = {}
 
     def __len__(self) -> int:
@@ -139,6 +142,12 @@ class WaitingQueue:
     ) -> None:
         """Put it in line for GPUs at these hosts, or `anywhere` besides; none takes it out."""
         for_gpus = bool(hosts) or anywhere
+        if for_gpus != waiting.for_gpus:
+            entry = waiting.rank, waiting
+            if for_gpus:
+                bisect.insort(self._line, entry)
+            else:
+                del self._line[bisect.bisect_left(self._line, entry)]
         if anywhere:
             self._anywhere[waiting.key] = waiting
         else:
@@ -166,10 +175,23 @@ class WaitingQueue:
         fitting = (w for w in self._anywhere.values() if w.cell.gpus <= gpus)
         return heapq.nsmallest(ANYWHERE_MOST, fitting, key=lambda waiting: waiting.rank)
 
+    def first(self, most: int | None) -> Iterator[WaitingCell]:
+        """Who stands in any line, the first served first; at most so many."""
+        return (waiting for _, waiting in self._line[:most])
+
+    def place(self, waiting: WaitingCell) -> int:
+        """Its place in line, from 1."""
+        return bisect.bisect_left(self._line, (waiting.rank, waiting)) + 1
+
+    @property
+    def has_overtaken(self) -> bool:
+        """Whether any cell was overtaken often enough to be protected."""
+        return bool(self._protected)
+
     @property
     def in_need(self) -> bool:
         """Whether any cell stands in line for GPUs."""
-        return bool(self._lines or self._anywhere)
+        return bool(self._line)
 
     @property
     def protected(self) -> list[WaitingCell]:

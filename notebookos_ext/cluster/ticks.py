@@ -44,7 +44,8 @@ def ticked(turn: Turn, _event: Ticked) -> None:
         for waiting in state.queue:
             waiting.refused.clear()
             waiting.refusals.clear()
-        turn.look_at_all = True
+        turn.look_at_all = turn.whole_line = True
+        state.queue.moved = True
 
 
 def reclaim_idle(turn: Turn) -> None:

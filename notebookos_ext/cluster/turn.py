@@ -26,6 +26,8 @@ class Turn:
     actions: list[Action] = field(default_factory=list)
     look_at_all: bool = False
     """Every waiting cell must be looked at, not only those that the event is about."""
+    whole_line: bool = False
+    """Every cell in line is told its position if it has changed, not only the first of them."""
     reasons: dict[WaitingCell, str] = field(default_factory=dict)
     """What waiting cells wait for as of now, to be told at the end."""
     restart: list[KernelId] = field(default_factory=list)

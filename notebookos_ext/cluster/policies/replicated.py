@@ -201,6 +201,8 @@ def _run_or_wait(
     ]
     if any(_gives_back(view, kernel, cell, replica, at) for replica in live):
         return Wait("waits until the GPUs of the cell before are given back")
+    if recycling is None and (run := _as_before(view, kernel, cell, live, kept)) is not None:
+        return run
     options = []
     for replica in live:
         devices = _devices_for(view, kernel, replica, cell.gpus, kept)
@@ -223,6 +225,28 @@ def _run_or_wait(
         for r in allowed
     )
     return Wait(f"waits for {gpus_text(cell.gpus)}: {states}", line_at)
+
+
+def _as_before(
+    view: ClusterView,
+    kernel: Kernel,
+    cell: Cell,
+    live: Sequence[Replica],
+    kept: Collection[DeviceId],
+) -> Run | None:
+    """On the last executor if it can be had as it is: nothing ranks before that."""
+    last = kernel.last_executor
+    if last is None or cell.near not in (None, last):
+        return None
+    if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
+        return None
+    replica = next((r for r in live if r.id == last), None)
+    if replica is None or view.hosts[replica.host].draining:
+        return None
+    devices = _devices_for(view, kernel, replica, cell.gpus, kept)
+    if devices is None or (devices != replica.devices and _fixed_to_devices(view, replica)):
+        return None
+    return Run(last, devices)
 
 
 def _move(
@@ -356,14 +380,15 @@ def _rank(
     other_devices = bool(
         devices and set(devices) != set(replica.devices) and _fixed_to_devices(view, replica)
     )
-    is_last = replica.id == kernel.last_executor
+    leaves = view.hosts[replica.host].draining
+    is_last = replica.id == kernel.last_executor and not leaves
     if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
-        return away, int(is_last), int(other_devices), _turns_away(kernel, replica), 0
+        return away, int(is_last or leaves), int(other_devices), _turns_away(kernel, replica), 0
     if devices:
         load = view.pool.free_count(replica.host) - len(devices)
     else:
         load = view.hosts[replica.host].executing
-    return away, int(other_devices), int(not is_last), load, replica.number
+    return away, int(other_devices), int(not is_last) + int(leaves), load, replica.number
 
 
 def _turns_away(kernel: Kernel, replica: Replica) -> int:
