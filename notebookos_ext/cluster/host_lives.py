@@ -53,6 +53,8 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
             if turn.policy.keeps_gpus:
                 settling.reserve(turn, found[0])
             if found[0].storing:
+                found[1].relaunch_at = turn.at
+                state.lost[replica_id] = found[1]
                 continue
             turn.launch(*found)
             state.dirty.add(found[0].id)
