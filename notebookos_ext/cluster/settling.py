@@ -136,7 +136,6 @@ def store(turn: Turn, kernel: Kernel) -> None:
     ):
         return
     kernel.storing = True
-    turn.state.to_resize.pop(kernel.id, None)
     turn.say(StoreKernel(kernel=kernel.id, members=kernel.members, epoch=kernel.epoch))
 
 
@@ -157,6 +156,7 @@ def stored(turn: Turn, event: KernelStored) -> None:
         if restart:
             turn.restart.append(kernel.id)
         return
+    turn.state.to_resize.pop(kernel.id, None)
     for replica in kernel.replicas:
         turn.state.lost.pop(replica.id, None)
         if replica.can(Step.STOPPED):
