@@ -1,9 +1,10 @@
-"""One process of a measured group: a member of ours, or one of PySyncObj with the same duties.
+"""One process of a measured group: a member of ours, of PySyncObj with the same duties, or raftos.
 
     python -m benchmarks.consensus_members ENGINE NUMBER FOLDER PORT PORT PORT
 
 It answers JSON requests, one a line, in any order. PySyncObj is made to keep the same promises:
 what leaves a process is on its disk before (it flushes nothing by itself), and all is encrypted.
+raftos is as it is behind our interface: encrypted by us, and never flushed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from notebookos_ext.agent.members import Members
+from notebookos_ext.agent.raftos_members import RaftosMembers
 from notebookos_ext.agent.transport import PeerTransport
 from notebookos_ext.clock import SystemClock
 from notebookos_ext.cluster.model import HostId, KernelId
@@ -58,16 +60,19 @@ class Ours:
             lambda peer, up: (self._members.peer_back if up else self._members.peer_lost)(peer),
             rng=rng,
         )
-        self._members = Members(
+        self._members = self._engine(folder / self._host, rng)
+        self._count = itertools.count()
+        self._name = f"{self._host}-{rng.getrandbits(32):x}"
+
+    def _engine(self, folder: Path, rng: random.Random) -> Members | RaftosMembers:
+        return Members(
             host=self._host,
-            folder=folder / self._host,
+            folder=folder,
             transport=self._transport,
             clock=CLOCK,
             rng=rng,
             on_committed=lambda *_: None,
         )
-        self._count = itertools.count()
-        self._name = f"{self._host}-{rng.getrandbits(32):x}"
 
     async def open(self, groups: int) -> None:
         if not self._members.kernels:
@@ -88,6 +93,19 @@ class Ours:
 
     def leads(self) -> bool:
         return self._members.status(GROUP).leader == self._host
+
+
+class Raftos(Ours):
+    """The published raftos, each member a process of its own below this one."""
+
+    def _engine(self, folder: Path, rng: random.Random) -> RaftosMembers:
+        return RaftosMembers(
+            host=self._host,
+            folder=folder,
+            transport=self._transport,
+            rng=rng,
+            on_committed=lambda *_: None,
+        )
 
 
 class PySyncObj:
@@ -191,6 +209,7 @@ def _replicated(number: int, folder: Path, ports: list[int], group: int) -> Any:
 ENGINES: dict[str, Callable[[int, Path, list[int]], Engine]] = {
     "ours": Ours,
     "pysyncobj": PySyncObj,
+    "raftos": Raftos,
 }
 
 
