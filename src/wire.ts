@@ -135,6 +135,7 @@ const cluster = record({
   at: number,
   backend: text,
   policy: text,
+  durable: flag,
   simulated: flag,
   hosts: list(host),
   kernels: list(kernel),

@@ -234,6 +234,7 @@ class ScriptedCluster:
         self.controller = Controller(
             scheduler=self.scheduler,
             policy="replicated",
+            consensus_engine="raft",
             backend=self.backend,
             router=self.router,
             clock=SystemClock(),

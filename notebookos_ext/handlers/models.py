@@ -151,6 +151,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     at: float
     backend: str
     policy: str
+    durable: bool
+    """False when the consensus engine may lose what it has acknowledged."""
     simulated: bool
     """True when the devices are simulated ones."""
     hosts: tuple[HostView, ...]

@@ -33,6 +33,7 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
         at=insight.at,
         backend=insight.backend,
         policy=insight.policy,
+        durable=insight.consensus_engine != "raftos",
         simulated=any(d.kind == "simulated" for host in hosts for d in host.devices),
         hosts=hosts,
         kernels=tuple(

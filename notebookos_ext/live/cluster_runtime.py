@@ -81,6 +81,7 @@ class ClusterRuntime:
         self.controller = Controller(
             scheduler=scheduler,
             policy=settings.policy,
+            consensus_engine=settings.consensus_engine,
             backend=LocalBackend(
                 folder=self.folder,
                 settings=settings,

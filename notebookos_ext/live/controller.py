@@ -72,6 +72,7 @@ class Insight:
     at: float
     backend: str
     policy: str
+    consensus_engine: str
     view: ClusterView
     records: dict[KernelId, KernelRecord]
     use: dict[HostId, dict[DeviceId, messages.DeviceUse]]
@@ -86,6 +87,7 @@ class Controller:
         *,
         scheduler: Scheduler,
         policy: str,
+        consensus_engine: str,
         backend: Backend,
         router: RouterCommands,
         clock: Clock,
@@ -102,6 +104,7 @@ class Controller:
         self._observers = tuple(observers)
         self._keeper = keeper
         self._policy = policy
+        self._consensus_engine = consensus_engine
         self._backend = backend
         self._router = router
         self._clock = clock
@@ -214,6 +217,7 @@ class Controller:
                     at=self._clock.now(),
                     backend=self._backend.name,
                     policy=self._policy,
+                    consensus_engine=self._consensus_engine,
                     view=self._scheduler.view,
                     records=self._records,
                     use=self._fleet.use,

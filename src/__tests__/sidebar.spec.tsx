@@ -75,6 +75,13 @@ describe('Sidebar', () => {
     ]);
   });
 
+  it('says that logs are not durable, and only then', async () => {
+    model.connected(cluster());
+    expect((await drawn()).textContent).not.toContain('Not durable');
+    model.connected({ ...cluster(), durable: false });
+    expect((await drawn()).textContent).toContain('Not durable: raftos');
+  });
+
   it('calls only simulated devices simulated', async () => {
     model.connected(cluster());
     const node = await drawn();

@@ -147,6 +147,13 @@ function Overview({ cluster, trans }: IClusterProps): JSX.Element {
           ? trans.__('Simulated GPUs · %1 policy', cluster.policy)
           : trans.__('%1 policy', cluster.policy)}
       </p>
+      {!cluster.durable && (
+        <p className="jp-NotebookOS-notice jp-mod-warn">
+          {trans.__(
+            'Not durable: raftos keeps the logs and may lose what it has acknowledged.'
+          )}
+        </p>
+      )}
       <Warnings
         warnings={cluster.warnings}
         kernels={cluster.kernels}

@@ -17,6 +17,7 @@ def test_cells_run_and_the_user_is_warned() -> None:
         kernel.wait_for_replicas()
         kernel.kill_executor()
         assert kernel.run("y.append(2); print(x)").text == "[1, 2]\n"
+        assert not snapshot(runtime).durable
         warning = until(
             lambda: next((w for w in snapshot(runtime).warnings if "raftos" in w.message), None),
             "a warning about raftos",
