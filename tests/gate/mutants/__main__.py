@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+from gate import page
 from gate.mutants.faults import Fault, all_faults
 
 ROOT = Path(__file__).parents[3]
-PAGE = ROOT / "docs" / "consensus.md"
-BEGIN, END = "<!-- begin: make raft-mutants -->\n", "<!-- end: make raft-mutants -->\n"
+COMMAND = "make raft-mutants"
 CATCHERS = {
     "scenarios": (
         "tests/cluster/consensus",
@@ -162,14 +162,6 @@ def table(verdicts: list[Verdict]) -> str:
     )
 
 
-def write(text: str) -> None:
-    """Put the table between its marks in the page."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def main() -> int:
     """Plant what was asked for."""
     parser = argparse.ArgumentParser(
@@ -202,7 +194,7 @@ def main() -> int:
     if survivors:
         say(f"survived: {', '.join(survivors)}")
     if arguments.write and not arguments.names:
-        write(table(verdicts))
+        page.write(COMMAND, table(verdicts))
     return 1 if survivors else 0
 
 
