@@ -28,6 +28,8 @@ class Bounds(msgspec.Struct, frozen=True):
     """How many of `names` are members at first; None: all."""
     identities: int = 4
     """How many forgotten proposals a log remembers."""
+    begun: bool = False
+    """It begins with the first member leading in term 1, and the others up to date."""
     forwards: bool = False
     """Commands are proposed to followers too, which forward them."""
     slow_disks: bool = False
@@ -59,6 +61,7 @@ class Bounds(msgspec.Struct, frozen=True):
             (self.in_flight, "message in flight", "messages in flight"),
         )
         words = [f"{n} {one if n == 1 else many}" for n, one, many in counts if n]
+        words += ["begun with a leader"] if self.begun else []
         words += ["slow disks"] if self.slow_disks else []
         words += ["pre-votes"] if self.asks_first else []
         words += ["proposals from followers"] if self.forwards else []

@@ -20,6 +20,15 @@ SHORT: dict[str, Bounds] = {
         commands=1, repeats=1, crashes=0, duplicates=0, in_flight=1, forwards=True
     ),
     "snapshots": Bounds(commands=0, duplicates=0, in_flight=1, compactions=1),
+    "a snapshot among entries": Bounds(
+        begun=True,
+        terms=1,
+        crashes=0,
+        duplicates=0,
+        in_flight=2,
+        beats=1,
+        compactions=1,
+    ),
     "identities forgotten": Bounds(
         terms=1, repeats=1, crashes=0, duplicates=0, in_flight=1, compactions=1, identities=0
     ),

@@ -154,7 +154,22 @@ class Search:
             for name in self.names
         )
         left = tuple(getattr(self.bounds, budget) for budget in BUDGETS)
-        return State(members, (), left, Ghost())
+        state = State(members, (), left, Ghost())
+        return self._begun(state) if self.bounds.begun else state
+
+    def _begun(self, state: State) -> State:
+        members, network = list(state.members), [("elect", 0)]
+        ghost = state.ghost
+        while network:
+            kind, number = network.pop(0)
+            place = 0 if kind == "elect" else self._addressee[number]
+            event = (kind,) if kind == "elect" else (kind, number)
+            members[place], sent, reads, error = self._outcome(members[place], event)
+            ghost, broken = self._safety.after(ghost, tuple(members), event, place, reads)
+            failed = error or broken
+            assert not failed, failed
+            network += [("deliver", message) for message in sent]
+        return State(tuple(members), (), state.left, ghost)
 
     def successors(self, state: State) -> Iterator[tuple[State, int, Any, str]]:
         """Each state that one event leads to, its place, and which promise it breaks, if any."""

@@ -61,6 +61,17 @@ def filled(folder: Path) -> WriteAheadLog:
     return log
 
 
+def test_a_snapshot_from_the_leader_leaves_term_and_vote_as_they_are(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.save(None, [entry(31)], snapshot(30))
+    log.close()
+    assert holds(tmp_path) == (30, b"state", (31,), HardState(1, "host-1"))
+    log = WriteAheadLog.open(tmp_path, ME)
+    log.save(HardState(2, "host-2"), [], snapshot(40))
+    log.close()
+    assert holds(tmp_path) == (40, b"state", (), HardState(2, "host-2"))
+
+
 def test_what_a_snapshot_stands_for_is_gone_and_the_rest_is_there(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.save(None, [Entry(1, n, f"id-{n}", bytes(100_000)) for n in range(11, 21)])
