@@ -34,7 +34,11 @@ CATCHERS = {
     "log files": ("tests/storage/test_wal.py", "tests/storage/test_compaction.py"),
     "simulation": ("tests/properties/test_consensus.py",),
     "search": ("tests/gate/test_search.py",),
-    "members": ("tests/agent/test_members.py", "tests/agent/test_full_disk.py"),
+    "members": (
+        "tests/agent/test_members.py",
+        "tests/agent/test_answers_after_saves.py",
+        "tests/agent/test_full_disk.py",
+    ),
     "processes": ("tests/agent/test_members_processes.py",),
 }
 FOR_THE_CORE = ("scenarios", "conversations", "simulation", "search", "members")
