@@ -1,20 +1,63 @@
 /** Command ids and what they do. */
 import type { JupyterFrontEnd } from '@jupyterlab/application';
+import { InputDialog, Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { refreshIcon } from '@jupyterlab/ui-components';
 
+import { told } from './asking';
 import { replicasIcon } from './icons';
+import { GPUS_MAX, REPLICA_COUNTS } from './notebookSettings';
 import type { IClusterModel } from './tokens';
-import { SIDEBAR_ID } from './widgets/sidebar';
+import type { CurrentNotebook } from './widgets/currentNotebook';
+import { Sidebar, SIDEBAR_ID } from './widgets/sidebar';
 
 export namespace CommandIDs {
   export const show = 'notebookos-ext:show';
   export const refresh = 'notebookos-ext:refresh';
+  export const usage = 'notebookos-ext:show-savings';
+  export const replicas = 'notebookos-ext:choose-replica-count';
+  export const gpus = 'notebookos-ext:choose-gpus-per-cell';
+  export const migrate = 'notebookos-ext:migrate-replica';
+  export const drain = 'notebookos-ext:drain-host';
+  export const use = 'notebookos-ext:use-host';
 }
 
+/** In the order of the palette. */
+export const ALL_COMMANDS = Object.values(CommandIDs);
+
 const NO_ARGUMENTS = { type: 'object', properties: {} } as const;
+const HOST_ARGUMENT = {
+  type: 'object',
+  properties: { host: { type: 'string', description: 'Id of the host.' } }
+} as const;
+const REPLICA_ARGUMENT = {
+  type: 'object',
+  properties: {
+    replica: { type: 'number', description: 'Number of the replica.' }
+  }
+} as const;
 
 export function addCommands(
+  app: JupyterFrontEnd,
+  model: IClusterModel,
+  notebook: CurrentNotebook | undefined,
+  trans: TranslationBundle
+): void {
+  addViews(app, model, trans);
+  addHostCommands(app, model, trans);
+  if (notebook) {
+    addNotebookCommands(app, model, notebook, trans);
+  }
+  const changed = () => app.commands.notifyCommandChanged();
+  model.changed.connect(changed);
+  notebook?.changed.connect(changed);
+}
+
+function refused(reason: string): void {
+  Notification.error(reason, { autoClose: false });
+}
+
+function addViews(
   app: JupyterFrontEnd,
   model: IClusterModel,
   trans: TranslationBundle
@@ -33,4 +76,147 @@ export function addCommands(
     describedBy: { args: NO_ARGUMENTS },
     execute: () => model.refresh()
   });
+  app.commands.addCommand(CommandIDs.usage, {
+    label: trans.__('Show GPU Savings'),
+    caption: trans.__(
+      'Show what cells held of the GPUs, and what reserving them would have'
+    ),
+    describedBy: { args: NO_ARGUMENTS },
+    execute: () => {
+      app.shell.activateById(SIDEBAR_ID);
+      for (const side of ['left', 'right']) {
+        for (const widget of app.shell.widgets(side)) {
+          if (widget instanceof Sidebar) {
+            widget.showSavings();
+          }
+        }
+      }
+    }
+  });
+}
+
+/** What moves whole hosts. */
+function addHostCommands(
+  app: JupyterFrontEnd,
+  model: IClusterModel,
+  trans: TranslationBundle
+): void {
+  const hosts = (draining: boolean) =>
+    (model.state.cluster?.hosts ?? [])
+      .filter(host => host.state === 'ready' && host.draining === draining)
+      .map(host => host.id);
+  const command = (id: string, label: string, title: string, drain: boolean) =>
+    app.commands.addCommand(id, {
+      label,
+      describedBy: { args: HOST_ARGUMENT },
+      isEnabled: () => hosts(!drain).length > 0,
+      execute: async args => {
+        const host =
+          (args.host as string | undefined) ??
+          (await choose(title, hosts(!drain), trans));
+        if (host) {
+          await told(model.drainHost(host, drain), trans, refused);
+        }
+      }
+    });
+  command(
+    CommandIDs.drain,
+    trans.__('Drain Host…'),
+    trans.__('Which host is to be emptied?'),
+    true
+  );
+  command(
+    CommandIDs.use,
+    trans.__('Use Drained Host Again…'),
+    trans.__('Which host is to be used again?'),
+    false
+  );
+}
+
+/** What concerns the notebook in front. */
+function addNotebookCommands(
+  app: JupyterFrontEnd,
+  model: IClusterModel,
+  notebook: CurrentNotebook,
+  trans: TranslationBundle
+): void {
+  app.commands.addCommand(CommandIDs.replicas, {
+    label: trans.__('Choose Replica Count of This Notebook…'),
+    describedBy: { args: NO_ARGUMENTS },
+    isEnabled: () => notebook.name !== null,
+    execute: async () => {
+      const present = String(notebook.settings.replica_count);
+      const count = await choose(
+        trans.__('Replicas of %1', notebook.name ?? ''),
+        REPLICA_COUNTS.map(String),
+        trans,
+        present
+      );
+      if (count && count !== present) {
+        notebook.change({ replica_count: Number(count) });
+      }
+    }
+  });
+  app.commands.addCommand(CommandIDs.gpus, {
+    label: trans.__('Choose GPUs per Cell of This Notebook…'),
+    describedBy: { args: NO_ARGUMENTS },
+    isEnabled: () => notebook.name !== null,
+    execute: async () => {
+      const { value } = await InputDialog.getNumber({
+        title: trans.__('GPUs per cell of %1', notebook.name ?? ''),
+        value: notebook.settings.gpus_per_cell
+      });
+      if (value === null || value === notebook.settings.gpus_per_cell) {
+        return;
+      }
+      if (Number.isInteger(value) && value >= 0 && value <= GPUS_MAX) {
+        notebook.change({ gpus_per_cell: value });
+      } else {
+        refused(
+          trans.__('GPUs per cell are a whole number up to %1.', GPUS_MAX)
+        );
+      }
+    }
+  });
+  app.commands.addCommand(CommandIDs.migrate, {
+    label: trans.__('Migrate a Replica of This Notebook…'),
+    describedBy: { args: REPLICA_ARGUMENT },
+    isEnabled: () =>
+      Boolean(notebook.kernel?.replicas.length) &&
+      notebook.kernel?.migration === null,
+    execute: async args => {
+      const { kernel } = notebook;
+      if (!kernel) {
+        return;
+      }
+      const choices = kernel.replicas.map(replica =>
+        trans.__('Replica %1 on %2', replica.number, replica.host_id)
+      );
+      const chosen =
+        args.replica === undefined
+          ? await choose(trans.__('Which replica is to move?'), choices, trans)
+          : undefined;
+      const number =
+        args.replica ?? kernel.replicas[choices.indexOf(chosen ?? '')]?.number;
+      if (typeof number === 'number') {
+        await told(model.migrate(kernel.id, number), trans, refused);
+      }
+    }
+  });
+}
+
+/** Asks for one of a few; undefined when the user goes back. */
+async function choose(
+  title: string,
+  items: string[],
+  trans: TranslationBundle,
+  current?: string
+): Promise<string | undefined> {
+  const { value } = await InputDialog.getItem({
+    title,
+    label: trans.__('Choose one:'),
+    items,
+    current
+  });
+  return value ?? undefined;
 }

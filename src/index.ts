@@ -1,16 +1,24 @@
 /** The list of plugins, and what other extensions may use. */
 import { commandsPlugin } from './plugins/commands';
+import { launcherPlugin } from './plugins/launcher';
 import { modelPlugin } from './plugins/model';
 import { notebookSettingsPlugin } from './plugins/notebookSettings';
+import { notificationsPlugin } from './plugins/notifications';
+import { preferencesPlugin } from './plugins/preferences';
 import { sidebarPlugin } from './plugins/sidebar';
+import { statusBarPlugin } from './plugins/statusBar';
 import { toolbarPlugin } from './plugins/toolbar';
 
-export { IClusterModel } from './tokens';
+export { IClusterModel, IPreferences } from './tokens';
 
 export default [
   modelPlugin,
+  preferencesPlugin,
   commandsPlugin,
   sidebarPlugin,
   notebookSettingsPlugin,
-  toolbarPlugin
+  toolbarPlugin,
+  statusBarPlugin,
+  notificationsPlugin,
+  launcherPlugin
 ];

@@ -3,6 +3,7 @@ import { Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 
+import type { Preferences } from './preferences';
 import type { ClusterState } from './reduce';
 import type { Kernel, SettingsPatch, SettingsResult, Usage } from './wire';
 
@@ -29,4 +30,12 @@ export interface IClusterModel extends IDisposable {
 export const IClusterModel = new Token<IClusterModel>(
   'notebookos-ext:IClusterModel',
   'The NotebookOS cluster behind this server: hosts, GPUs, kernels, replicas and waiting cells.'
+);
+
+/** What the user prefers. */
+export type IPreferences = Pick<Preferences, 'values' | 'changed' | 'wants'>;
+
+export const IPreferences = new Token<IPreferences>(
+  'notebookos-ext:IPreferences',
+  'What the user prefers of NotebookOS: the side of the panel, lines under cells, notifications.'
 );

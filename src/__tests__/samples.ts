@@ -27,6 +27,17 @@ export const emptyCluster = (): Cluster =>
 
 export const usage = (): Usage => decodeUsage(sample('usage'));
 
+/** The default of each setting of a schema. */
+export function schemaDefaults(name: string): Record<string, unknown> {
+  const file = path.join(__dirname, '../../schema', `${name}.json`);
+  const { properties } = JSON.parse(fs.readFileSync(file, 'utf-8')) as {
+    properties: Record<string, { default: unknown }>;
+  };
+  return Object.fromEntries(
+    Object.entries(properties).map(([key, value]) => [key, value.default])
+  );
+}
+
 /** Holds what a test puts in; asks no server. */
 export class FixedModel implements IClusterModel {
   state: ClusterState = INITIAL;

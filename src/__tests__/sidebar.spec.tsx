@@ -29,6 +29,7 @@ describe('Sidebar', () => {
   /** React draws in a later frame than the model changes. */
   async function drawn(): Promise<HTMLElement> {
     await framePromise();
+    await sidebar.renderPromise;
     await framePromise();
     return sidebar.node;
   }

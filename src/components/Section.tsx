@@ -3,6 +3,8 @@ import * as React from 'react';
 
 export interface ISectionProps {
   title: string;
+  /** By which others find it, in `data-section`. */
+  name?: string;
   /** Whether it is folded at first; its contents exist only while it is open. */
   folded?: boolean;
   children: React.ReactNode;
@@ -13,6 +15,7 @@ export function Section(props: ISectionProps): JSX.Element {
   return (
     <details
       className="jp-NotebookOS-section"
+      data-section={props.name}
       open={open}
       onToggle={event => setOpen(event.currentTarget.open)}
     >

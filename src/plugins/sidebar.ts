@@ -6,32 +6,29 @@ import {
 } from '@jupyterlab/application';
 import { Notification } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
-import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
-import { IClusterModel } from '../tokens';
+import { IClusterModel, IPreferences } from '../tokens';
 import { CurrentNotebook } from '../widgets/currentNotebook';
 import { Sidebar } from '../widgets/sidebar';
-
-const ID = 'notebookos-ext:sidebar';
 
 /** After the file browser and the running kernels. */
 const RANK = 300;
 
 export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
-  id: ID,
+  id: 'notebookos-ext:sidebar',
   description: 'Shows hosts, GPUs, kernels and waiting cells in a panel.',
   autoStart: true,
-  requires: [IClusterModel],
-  optional: [INotebookTracker, ISettingRegistry, ILayoutRestorer, ITranslator],
-  activate: async (
+  requires: [IClusterModel, IPreferences],
+  optional: [INotebookTracker, ILayoutRestorer, ITranslator],
+  activate: (
     app: JupyterFrontEnd,
     model: IClusterModel,
+    preferences: IPreferences,
     tracker: INotebookTracker | null,
-    settingRegistry: ISettingRegistry | null,
     restorer: ILayoutRestorer | null,
     translator: ITranslator | null
-  ): Promise<void> => {
+  ): void => {
     const notebook = tracker ? new CurrentNotebook(tracker, model) : undefined;
     const sidebar = new Sidebar({
       model,
@@ -43,20 +40,16 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     });
     restorer?.add(sidebar, sidebar.id);
     app.shell.add(sidebar, 'left', { rank: RANK, type: 'NotebookOS' });
-    const settings = await settingRegistry?.load(ID).catch(() => undefined);
-    if (!settings) {
-      return;
-    }
-    let side = 'left';
+    let side: string = 'left';
     const place = () => {
-      const wanted = settings.get('side').composite as string;
+      const wanted = preferences.values.side;
       if (wanted !== side) {
         side = wanted;
         app.shell.add(sidebar, wanted, { rank: RANK, type: 'NotebookOS' });
       }
     };
-    settings.changed.connect(place);
-    sidebar.disposed.connect(() => settings.changed.disconnect(place));
+    preferences.changed.connect(place);
+    sidebar.disposed.connect(() => preferences.changed.disconnect(place));
     place();
   }
 };

@@ -4,6 +4,7 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 
+import { told } from '../asking';
 import { Banner } from '../components/Banner';
 import { HostCard } from '../components/HostCard';
 import { KernelCard } from '../components/KernelCard';
@@ -14,7 +15,6 @@ import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
-import { Refused } from '../request';
 import type { Cluster, Host, Kernel, Replica, Usage } from '../wire';
 import type { CurrentNotebook } from './currentNotebook';
 
@@ -47,6 +47,17 @@ export class Sidebar extends ReactWidget {
     super.dispose();
   }
 
+  /** Unfold the savings and bring them into sight. */
+  showSavings(): void {
+    const section = this.node.querySelector<HTMLDetailsElement>(
+      'details[data-section=savings]'
+    );
+    if (section) {
+      section.open = true;
+      section.scrollIntoView();
+    }
+  }
+
   protected override render(): React.ReactElement {
     const { connection, cluster } = this._model.state;
     return (
@@ -67,7 +78,7 @@ export class Sidebar extends ReactWidget {
           />
         )}
         {cluster && (
-          <Section title={this._trans.__('Savings')} folded>
+          <Section name="savings" title={this._trans.__('Savings')} folded>
             <Savings load={this._load} now={this._now} trans={this._trans} />
           </Section>
         )}
@@ -99,17 +110,8 @@ export class Sidebar extends ReactWidget {
     void this._tell(this._model.drainHost(host.id, drain));
   };
 
-  /** What the server will not do is told to the user. */
-  private async _tell(asked: Promise<void>): Promise<void> {
-    try {
-      await asked;
-    } catch (error) {
-      const reason =
-        error instanceof Refused && error.message
-          ? `${error.message} ${error.hint}`.trim()
-          : this._trans.__('The server did not do it.');
-      this._onRefused?.(reason);
-    }
+  private _tell(asked: Promise<void>): Promise<void> {
+    return told(asked, this._trans, this._onRefused);
   }
 
   /** The same functions for each drawing: with others the account would be asked for again. */

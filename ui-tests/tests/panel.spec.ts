@@ -88,7 +88,7 @@ test.describe('panel', () => {
         settings as unknown as {
           set: (id: string, key: string, value: string) => Promise<void>;
         }
-      ).set('notebookos-ext:sidebar', 'side', 'right');
+      ).set('notebookos-ext:preferences', 'side', 'right');
     });
     await expect(
       page.locator('#jp-right-stack #notebookos-ext-sidebar')
