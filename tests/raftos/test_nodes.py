@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from raftos_nodes import HANG_S, Cluster, free_addresses, until
 
 from notebookos_ext.agent.compaction import CompactionLimits
+from notebookos_ext.cluster.consensus.ready import Role
+from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.errors import (
     CorruptRecord,
     InvalidRequest,
@@ -18,6 +21,7 @@ from notebookos_ext.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from notebookos_ext.raftos import node as node_module
 from notebookos_ext.raftos import server
 from notebookos_ext.raftos.conf import PUBLISHED_SECRET, Configuration
 from notebookos_ext.raftos.data import Append, Pop, Set
@@ -93,6 +97,37 @@ def test_a_change_outlives_the_leader(tmp_path: Path) -> None:
         await asyncio.gather(*changes)
         assert sorted(await get(cluster.nodes[other], "list")) == list(range(20))  # type: ignore[call-overload]
         assert await cluster.elected() in {follower, other}
+
+    run(tmp_path, story)
+
+
+def test_whoever_waits_for_a_majority_gets_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "ASK_AGAIN_S", 0.02)
+
+    async def story(cluster: Cluster) -> None:
+        one, two, three = cluster.addresses
+        await cluster.stop(two, three)
+        node = cluster.nodes[one]
+        asked_again = 0
+        propose = node._members.propose
+
+        async def counting(*arguments: Any) -> int:
+            nonlocal asked_again
+            asked_again += 1
+            return await propose(*arguments)
+
+        monkeypatch.setattr(node._members, "propose", counting)
+        change = asyncio.create_task(node.change(append(node, 1)))
+        read = asyncio.create_task(get(node, "list"))
+        await until(lambda: asked_again > 5)
+        assert not change.done()
+        assert not read.done()
+        await cluster.start(two, three)
+        await change
+        assert await read in (None, [1])
+        assert await get(cluster.nodes[two], "list") == [1], "carried out once"
 
     run(tmp_path, story)
 
@@ -195,6 +230,36 @@ def test_hooks_say_who_leads_from_when_it_can_be_relied_on(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
+def test_nobody_leads_before_something_is_committed_in_the_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        (address,) = cluster.addresses
+        await cluster.stop()
+        node = Node(address, [], cluster.configuration(address))
+        cluster.heard[address].clear()
+        barrier = node._members.read_barrier
+        may_pass = asyncio.Event()
+
+        async def held_up(kernel: KernelId, timeout_s: float) -> int:
+            await may_pass.wait()
+            return await barrier(kernel, timeout_s)
+
+        monkeypatch.setattr(node._members, "read_barrier", held_up)
+        await node.start()
+        cluster.nodes[address] = node
+        await until(lambda: node._members.status(GROUP).role is Role.LEADER)
+        # Long enough for a hook that is called too early; one that comes later would be too late.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (node.leader, cluster.heard[address]) == (None, [])
+        may_pass.set()
+        await until(lambda: node.leader == address)
+        assert cluster.heard[address] == ["leads"]
+
+    run(tmp_path, story, size=1)
+
+
 def test_a_hook_that_fails_is_not_the_nodes_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,6 +297,25 @@ def test_who_waits_is_told_when_the_node_stops(tmp_path: Path) -> None:
                 await task
 
     run(tmp_path, story)
+
+
+def test_an_answer_that_never_came_is_not_waited_for_beyond_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        (node,) = cluster.nodes.values()
+
+        async def committed_but_not_delivered(payload: bytes, proposal_id: str) -> int:
+            return 99
+
+        monkeypatch.setattr(node, "_commit", committed_but_not_delivered)
+        change = asyncio.create_task(node.change(Set("x", node.pack(1))))
+        await asyncio.sleep(0)
+        await cluster.stop()
+        with pytest.raises(Unavailable, match="was stopped"):
+            await change
+
+    run(tmp_path, story, size=1)
 
 
 def test_a_log_of_other_nodes_is_refused(tmp_path: Path) -> None:
