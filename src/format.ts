@@ -70,7 +70,10 @@ export function kernelTitle(
 }
 
 /** The devices of a cell: `GPU 0, 1 (simulated)`; empty when it has none. */
-export function cellDevices(cell: Cell, trans: TranslationBundle): string {
+export function cellDevices(
+  cell: Pick<Cell, 'devices' | 'device_kind'>,
+  trans: TranslationBundle
+): string {
   if (!cell.devices.length) {
     return '';
   }

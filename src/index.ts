@@ -1,4 +1,5 @@
 /** The list of plugins, and what other extensions may use. */
+import { cellLinesPlugin } from './plugins/cellLines';
 import { commandsPlugin } from './plugins/commands';
 import { launcherPlugin } from './plugins/launcher';
 import { modelPlugin } from './plugins/model';
@@ -20,5 +21,6 @@ export default [
   toolbarPlugin,
   statusBarPlugin,
   notificationsPlugin,
-  launcherPlugin
+  launcherPlugin,
+  cellLinesPlugin
 ];

@@ -34,6 +34,8 @@ const device = record({
   memory_bytes: number,
   memory_used_bytes: nullable(number),
   utilization_percent: nullable(number),
+  temperature_c: nullable(number),
+  power_w: nullable(number),
   shared_with: list(text),
   binding: nullable(binding)
 });
@@ -62,6 +64,7 @@ const heldName = record({ name: text, type_name: text, reason: text });
 
 const cell = record({
   cell_id: text,
+  notebook_cell_id: text,
   code: text,
   gpus: number,
   gpus_reason: text,
@@ -121,7 +124,8 @@ const waiting = record({
   position: number,
   gpus: number,
   reason: text,
-  since: number
+  since: number,
+  estimate_ms: nullable(number)
 });
 
 const warning = record({

@@ -31,6 +31,8 @@ class DeviceView(msgspec.Struct, frozen=True):
     memory_bytes: int
     memory_used_bytes: int | None
     utilization_percent: float | None
+    temperature_c: float | None
+    power_w: float | None
     shared_with: tuple[str, ...]
     """Other virtual hosts of the same machine that list this device."""
     binding: BindingView | None
@@ -74,6 +76,8 @@ class CellView(msgspec.Struct, frozen=True):
     """A cell that runs or ran."""
 
     cell_id: str
+    notebook_cell_id: str
+    """The cell's id in its notebook; empty where the client did not say it."""
     code: str
     """Its first line, shortened."""
     gpus: int
@@ -134,6 +138,8 @@ class WaitingView(msgspec.Struct, frozen=True):
     gpus: int
     reason: str
     since: float
+    estimate_ms: float | None
+    """How much longer it is likely to wait; None when nothing can be said."""
 
 
 class WarningView(msgspec.Struct, frozen=True):

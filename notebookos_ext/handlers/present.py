@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from notebookos_ext.cluster.model import DeviceKind, HostId, KernelId
+from notebookos_ext.cluster.model import CellId, DeviceKind, HostId, KernelId
 from notebookos_ext.cluster.replicas import Kernel, Replica
 from notebookos_ext.errors import NotFound
 from notebookos_ext.handlers.models import (
@@ -50,6 +50,7 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
                 gpus=waiting.cell.gpus,
                 reason=waiting.reason,
                 since=waiting.since,
+                estimate_ms=_estimate(insight, waiting.cell.kernel, waiting.cell.cell),
             )
             for waiting in insight.view.waiting
             if waiting.position
@@ -105,6 +106,8 @@ def _devices(insight: Insight, host: HostId) -> tuple[DeviceView, ...]:
                 memory_bytes=spec.memory_bytes,
                 memory_used_bytes=use.memory_used_bytes if use else None,
                 utilization_percent=use.utilization_percent if use else None,
+                temperature_c=use.temperature_c if use else None,
+                power_w=use.power_w if use else None,
                 shared_with=tuple(sorted(insight.view.pool.hosts_of(spec.device) - {host})),
                 binding=None
                 if binding is None
@@ -174,6 +177,7 @@ def _cell(insight: Insight, cell: CellRecord) -> CellView:
     kinds = {spec.kind for spec in used}
     return CellView(
         cell_id=cell.cell,
+        notebook_cell_id=cell.notebook_cell,
         code=cell.code,
         gpus=cell.gpus,
         gpus_reason=cell.gpus_reason,
@@ -186,6 +190,12 @@ def _cell(insight: Insight, cell: CellRecord) -> CellView:
         waited_ms=_ms(cell.submitted, cell.started),
         ran_ms=_ms(cell.started, cell.ended),
     )
+
+
+def _estimate(insight: Insight, kernel_id: KernelId, cell_id: CellId) -> float | None:
+    record = insight.records.get(kernel_id)
+    cell = record.cell(cell_id) if record is not None else None
+    return None if cell is None else cell.estimate_ms
 
 
 def _ms(since: float | None, until: float | None) -> float | None:

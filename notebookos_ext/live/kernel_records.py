@@ -69,6 +69,10 @@ class CellRecord:
     gpus: int
     gpus_reason: str
     submitted: float
+    notebook_cell: str = ""
+    """The cell's id in its notebook, where the client says it."""
+    estimate_ms: int | None = None
+    """How much longer it was likely to wait when that was last said."""
     state: CellState = "waiting"
     replica: ReplicaId | None = None
     host: HostId | None = None

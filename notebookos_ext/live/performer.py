@@ -85,6 +85,10 @@ class Performer:
             record.closed = True
 
     def _cell_waiting(self, action: actions.CellWaiting) -> None:
+        record = self._records.get(action.kernel)
+        cell = record.cell(action.cell) if record is not None else None
+        if cell is not None:
+            cell.estimate_ms = action.estimate_ms
         self._router.cell_waits(action.kernel, action.cell)
         self._outlet.changed(action.kernel, "waiting")
 

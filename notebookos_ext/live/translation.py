@@ -101,7 +101,18 @@ class Translation:
             )
             return
         now = self._clock.now()
-        record.add_cell(CellRecord(said.cell, first_line(said.code), need.gpus, need.reason, now))
+        place = said.metadata.get("cellId")
+        record.add_cell(
+            CellRecord(
+                said.cell,
+                first_line(said.code),
+                need.gpus,
+                need.reason,
+                now,
+                # A client may write anything there.
+                notebook_cell=place if isinstance(place, str) else "",
+            )
+        )
         self._outlet.post(
             events.CellSubmitted(
                 cell=Cell(

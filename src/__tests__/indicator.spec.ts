@@ -15,8 +15,16 @@ describe('indicator', () => {
   });
 
   it('says what a waiting cell waits for', () => {
-    expect(describeKernel(kernels[1], waiting[0], trans)).toBe(
+    const still = { ...kernels[1], migration: null };
+    expect(describeKernel(still, waiting[0], trans)).toBe(
       'waiting, place 1: 2 GPUs needed, 1 free on host-1'
+    );
+  });
+
+  it('tells of a move, which comes before all else', () => {
+    expect(describeKernel(kernels[1], waiting[0], trans)).toBe(
+      'Replica 1 moves to host-3 (it was asked for): ' +
+        'the new replica starts and catches up'
     );
   });
 

@@ -2,8 +2,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { kernelState, kernelTitle, replicaNumber } from '../format';
-import type { Kernel, Migration, Replica } from '../wire';
+import { kernelState, kernelTitle } from '../format';
+import { describeMove } from '../moves';
+import type { Kernel, Replica } from '../wire';
 import { CellTable } from './CellTable';
 import { ReplicaTable } from './ReplicaTable';
 
@@ -47,7 +48,7 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
       />
       {kernel.migration && (
         <p className="jp-NotebookOS-notice jp-mod-info" role="status">
-          {move(kernel.migration, trans)}
+          {describeMove(kernel.migration, trans)}
         </p>
       )}
       {kernel.held.length > 0 && (
@@ -77,23 +78,6 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
       )}
     </section>
   );
-}
-
-/** `Replica 2 moves to host-3, because …: it starts and catches up.` */
-function move(migration: Migration, trans: TranslationBundle): string {
-  const { replica_id, target, phase, reason } = migration;
-  const step = {
-    starting: trans.__('the new replica starts and catches up'),
-    'caught-up': trans.__('it takes over when the cell has ended'),
-    changing: trans.__('it takes over')
-  }[phase];
-  if (replica_id === null) {
-    return trans.__('A replica is added on %1: %2', target, step);
-  }
-  const number = replicaNumber(replica_id);
-  return target === null
-    ? trans.__('Replica %1 is taken away (%2)', number, reason)
-    : trans.__('Replica %1 moves to %2 (%3): %4', number, target, reason, step);
 }
 
 function settings(kernel: Kernel, trans: TranslationBundle): string {

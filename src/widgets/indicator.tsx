@@ -6,6 +6,7 @@ import { Signal } from '@lumino/signaling';
 import * as React from 'react';
 
 import { cellDevices, kernelState } from '../format';
+import { describeMove } from '../moves';
 import type { IClusterModel } from '../tokens';
 import type { Kernel, Waiting } from '../wire';
 
@@ -68,6 +69,9 @@ export function describe(
   waiting: Waiting | undefined,
   trans: TranslationBundle
 ): string {
+  if (kernel.migration) {
+    return describeMove(kernel.migration, trans);
+  }
   if (waiting) {
     return trans.__('waiting, place %1: %2', waiting.position, waiting.reason);
   }
