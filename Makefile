@@ -180,7 +180,7 @@ $(STAMPS)/bench: pyproject.toml | $(STAMPS)/installed-dev
 	@bash scripts/quiet.sh pip-bench $(BIN)/pip install $$($(BIN)/python scripts/extra.py bench)
 	@touch $@
 
-bench-raft: $(STAMPS)/bench ## Measure replicated logs beside PySyncObj: commits, fail-over, restart, rest
+bench-raft: $(STAMPS)/bench $(STAMPS)/raftos ## Measure replicated logs beside PySyncObj and raftos: commits, fail-over, restart, rest
 	@$(BIN)/python -m benchmarks.consensus
 
 bench-state: $(STAMPS)/installed-dev ## Measure replication of the namespace beside saving it whole
