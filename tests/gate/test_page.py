@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from gate import page
 from gate.__main__ import COMMAND, HEAD, merged
+from gate.mutants import __main__ as mutants
+from gate.mutants.faults import Fault
 
 PAGE = f"before\n<!-- begin: {COMMAND} -->\nold\n<!-- end: {COMMAND} -->\nafter\n"
 
@@ -31,3 +33,14 @@ def test_rows_that_were_searched_again_take_the_place_of_older_ones() -> None:
     older = f"{HEAD}| elections | old |\n| one member | kept |\n| gone | scope |\n"
     table = merged(older, {"elections": "| elections | new |", "reads": "| reads | first |"})
     assert table == f"{HEAD}| one member | kept |\n| elections | new |\n| reads | first |"
+
+
+def test_a_fault_that_was_judged_again_has_its_newest_verdict() -> None:
+    faults = [Fault(name, "f.py", "Rule.", (), blind=name == "b") for name in "abc"]
+    older = "| a | Rule. | **nobody** | no | 9 |\n| c | Rule. | search: t | no | 1 |\n"
+    table = mutants.merged(older, [mutants.Verdict(faults[1], "", "", 2.0)], faults)
+    assert table.splitlines()[0].startswith("3 faults, 1 of them by somebody")
+    assert table.splitlines()[0].endswith("1 caught, 2 survived.")
+    assert [line[2] for line in table.splitlines()[4:]] == ["c", "a", "b"]
+    table = mutants.merged(table, [mutants.Verdict(faults[0], "search", "t", 2.0)], faults)
+    assert [line[2] for line in table.splitlines()[4:]] == ["a", "c", "b"]

@@ -37,6 +37,7 @@ CATCHERS = {
     "members": (
         "tests/agent/test_members.py",
         "tests/agent/test_answers_after_saves.py",
+        "tests/agent/test_member_snapshots.py",
         "tests/agent/test_full_disk.py",
     ),
     "processes": ("tests/agent/test_members_processes.py",),
@@ -56,11 +57,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def row(self) -> str:
-        by = f"{self.catcher}: {self.test}" if self.catcher else "**nobody**"
+        by = f"{self.catcher}: {self.test}" if self.catcher else NOBODY
         blind = "yes" if self.fault.blind else "no"
         return f"| {self.fault.name} | {self.fault.rule} | {by} | {blind} | {self.seconds:.0f} |"
 
 
+NOBODY = "**nobody**"
 HEAD = (
     "| fault | rule that it breaks | caught by | written blind | seconds |\n|---|---|---|---|---|\n"
 )
@@ -154,15 +156,19 @@ def usual_limits(tree: Path, catchers: list[str]) -> dict[str, float]:
     return limits_s
 
 
-def table(verdicts: list[Verdict]) -> str:
-    """For docs/consensus.md: caught ones first."""
-    ordered = sorted(verdicts, key=lambda v: not v.catcher)
-    caught = sum(bool(v.catcher) for v in verdicts)
-    blind = sum(v.fault.blind for v in verdicts)
+def merged(text: str, verdicts: list[Verdict], faults: list[Fault]) -> str:
+    """The table in `text` with these verdicts in the place of older ones; survivors last."""
+    lines = (line for line in text.splitlines() if line.startswith("| "))
+    rows = {line.split("|")[1].strip(): line for line in lines}
+    rows |= {verdict.fault.name: verdict.row for verdict in verdicts}
+    judged_ones = [fault for fault in faults if fault.name in rows]
+    survivors = [fault for fault in judged_ones if NOBODY in rows[fault.name]]
+    caught = [fault for fault in judged_ones if fault not in survivors]
+    blind = sum(fault.blind for fault in judged_ones)
     return (
-        f"{len(verdicts)} faults, {blind} of them written by somebody who had not seen the tests; "
-        f"{caught} caught, {len(verdicts) - caught} survived.\n\n{HEAD}"
-        + "".join(f"{v.row}\n" for v in ordered)
+        f"{len(judged_ones)} faults, {blind} of them by somebody who had not seen the tests; "
+        f"{len(caught)} caught, {len(survivors)} survived.\n\n{HEAD}"
+        + "\n".join(rows[fault.name] for fault in (*caught, *survivors))
     )
 
 
@@ -197,8 +203,8 @@ def main() -> int:
     say(f"{len(verdicts) - len(survivors)} of {len(verdicts)} faults were caught")
     if survivors:
         say(f"survived: {', '.join(survivors)}")
-    if arguments.write and not arguments.names:
-        page.write(COMMAND, table(verdicts))
+    if arguments.write:
+        page.write(COMMAND, merged(page.read(COMMAND), verdicts, faults))
     return 1 if survivors else 0
 
 
