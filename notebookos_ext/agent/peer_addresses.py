@@ -1,4 +1,7 @@
-"""Where a host agent listens for its peers: the path of a unix socket, or `name:port`."""
+"""Where a host agent listens for its peers: the path of a unix socket, or `name:port`.
+
+The name may be an address of IPv6, in brackets or not.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ async def listen(
         _make_private(address)
         return server, address
     name, _, port = address.rpartition(":")
-    server = await loop.create_server(accept, name, int(port))
+    server = await loop.create_server(accept, name.strip("[]"), int(port))
     return server, f"{name}:{server.sockets[0].getsockname()[1]}"
 
 
@@ -43,7 +46,7 @@ async def connect(address: str, protocol: asyncio.Protocol) -> None:
         await loop.create_unix_connection(lambda: protocol, address)
     else:
         name, _, port = address.rpartition(":")
-        await loop.create_connection(lambda: protocol, name, int(port))
+        await loop.create_connection(lambda: protocol, name.strip("[]"), int(port))
 
 
 def _make_private(address: str) -> None:

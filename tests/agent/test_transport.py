@@ -67,10 +67,23 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
     asyncio.run(coroutine)
 
 
-@pytest.fixture(params=["unix", "tcp"])
+def has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture(params=["unix", "tcp", "tcp6"])
 def addresses(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[HostId], str]:
     if request.param == "tcp":
         return lambda host: "127.0.0.1:0"
+    if request.param == "tcp6":
+        if not has_ipv6():
+            pytest.skip("this machine has no IPv6")
+        return lambda host: "[::1]:0"
     return lambda host: str(tmp_path / f"{host}.peer")
 
 
