@@ -210,6 +210,9 @@ class NoLogs:
     def delete_logs(self, kernel: KernelId) -> None:
         return None
 
+    def require_space(self) -> None:
+        return None
+
 
 class ScriptedCluster:
     """A controller over scripted agents."""

@@ -40,6 +40,7 @@ from notebookos_ext.errors import (
     OutcomeUnknown,
     Refused,
     StorageError,
+    StorageFull,
     Unavailable,
 )
 
@@ -136,12 +137,16 @@ class HostedKernel:
     async def commit(
         self, entry: LogEntry, proposal_id: str, wanted: Callable[[], bool]
     ) -> Verdict:
-        """Commit under one id, again and again while `wanted`. Raises Refused when it is not."""
+        """Commit under one id, again and again while `wanted`. Raises Refused when it is not.
+
+        A full disk is waited for like a majority: what runs here is nowhere else yet, and ends with
+        its process.
+        """
         warned = False
         while not self._closed:
             try:
                 return await self.propose(entry, proposal_id, timeout_s=10.0)
-            except (NoMajority, OutcomeUnknown) as error:
+            except (NoMajority, OutcomeUnknown, StorageFull) as error:
                 self.catch_up()
                 verdict = self.history.verdict(proposal_id)
                 if verdict is not None:

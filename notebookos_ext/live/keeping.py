@@ -25,6 +25,7 @@ class KernelLogs(Protocol):
 
     def logs(self) -> dict[KernelId, float]: ...  # noqa: D102
     def delete_logs(self, kernel: KernelId) -> None: ...  # noqa: D102
+    def require_space(self) -> None: ...  # noqa: D102
 
 
 class Keeper:
@@ -72,6 +73,10 @@ class Keeper:
     def hosts(self) -> frozenset[HostId]:
         """The hosts that have their logs."""
         return frozenset(host for kept in self._former.values() for host in kept.members)
+
+    def require_space(self) -> None:
+        """Raises StorageFull when a new kernel's log would not fit on the disk."""
+        self._logs.require_space()
 
     def find(self, kernel: KernelId) -> KeptKernel | None:
         """What is kept of a kernel that an earlier server had; each is given out once."""

@@ -116,6 +116,7 @@ class KernelLives:
         """See `Controller.start_kernel`."""
         kernel = spec.kernel
         self._refuse_when_ending()
+        self._keeper.require_space()
         await self._fleet.wait_for_a_host()
         self._refuse_when_ending()
         record = self._records.get(kernel)

@@ -35,6 +35,7 @@ from notebookos_ext.storage.private_files import write_private
 MOST_SOCKET_FOLDER_BYTES = 60
 """Leaves room for `/<32 characters>-control` below the limit of 107 bytes."""
 MOST_SERVERS = 64
+LEAST_FREE_BYTES = 2 * 1024**2
 LOCK = "lock"
 _PRIVATE_PREFIX = "notebookos-private-"
 
@@ -89,6 +90,14 @@ class StateFolder:
         """Nobody can read them any more, or nobody wants to."""
         for path in self.path.glob(f"hosts/*/kernels/{glob.escape(kernel)}"):
             shutil.rmtree(path, ignore_errors=True)
+
+    def require_space(self) -> None:
+        """Raises StorageFull when there is not even room for the logs of one more kernel."""
+        found = os.statvfs(self.path)
+        if found.f_bavail * found.f_frsize < LEAST_FREE_BYTES:
+            raise StorageFull(
+                f"no space is left for a kernel's log in the state folder {self.path}; free some"
+            )
 
     def sweep_store(self) -> None:
         """Empty the folder's own checkpoint store if no kernel's log is left to name its chunks."""

@@ -27,6 +27,9 @@ class Disk:
     def delete_logs(self, kernel: KernelId) -> None:
         del self.written_at[kernel]
 
+    def require_space(self) -> None:
+        return None
+
 
 def record(kernel: str) -> KernelRecord:
     plan = LaunchPlan(
