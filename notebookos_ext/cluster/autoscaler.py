@@ -160,8 +160,8 @@ def _grow(
     state, scaling = turn.state, turn.state.scaling
     missing = wanted - len(staying)
     for host in sorted(there, key=lambda host: -len(host.replicas)):
-        if missing and host.draining and host.release:
-            host.draining = host.release = False
+        if missing and host.surplus:
+            host.draining = host.release = host.surplus = False
             state.draining.pop(host.id, None)
             state.by_load.note(host)
             missing -= 1
@@ -199,7 +199,7 @@ def _shrink(turn: Turn, options: AutoscalerOptions, there: list[Host], staying: 
         idle = [host for host in idle if not host.replicas]
     idle.sort(key=lambda host: (len(host.replicas), host_order(host.id)))
     for host in idle[:surplus]:
-        host.draining = host.release = True
+        host.draining = host.release = host.surplus = True
         state.draining[host.id] = None
         state.by_load.note(host)
 

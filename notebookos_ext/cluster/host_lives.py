@@ -38,7 +38,7 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
         known.prewarmed = known.prewarming = 0
         known.releasing = False
         if known.removed:
-            known.removed = known.draining = known.release = False
+            known.removed = known.draining = known.release = known.surplus = False
             state.draining.pop(known.id, None)
     host = state.hosts[spec.host]
     host.joined_at, host.filled = event.at, False
@@ -104,7 +104,7 @@ def host_drain_requested(turn: Turn, event: HostDrainRequested) -> None:
 
 def drain(turn: Turn, host: Host, *, release: bool) -> None:
     """Take nothing new, and move what is there."""
-    host.draining, host.release = True, release
+    host.draining, host.release, host.surplus = True, release, False
     turn.state.draining[host.id] = None
     turn.state.by_load.note(host)
     if turn.state.options.migrate:
@@ -116,7 +116,7 @@ def host_drain_cancelled(turn: Turn, event: HostDrainCancelled) -> None:
     host = turn.state.hosts.get(event.host)
     if host is None or not host.draining or host.removed:
         return
-    host.draining = host.release = False
+    host.draining = host.release = host.surplus = False
     turn.state.draining.pop(host.id, None)
     turn.state.by_load.note(host)
     for kernel_id in list(turn.state.without_hosts):

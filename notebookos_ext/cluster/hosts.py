@@ -52,6 +52,8 @@ class Host:
     """Nothing new goes there, and what is there moves."""
     release: bool = False
     """It is given back once it is empty."""
+    surplus: bool = False
+    """It is emptied because fewer hosts are wanted; it stays if more are wanted again."""
     removed: bool = False
     """It does not come back; its replicas must move."""
     releasing: bool = False
