@@ -100,6 +100,19 @@ class Cluster:
         spec = host_spec(name, gpus, incarnation=incarnation, kind=kind)
         return self.do(e.HostJoined(spec, self.now))
 
+    def prewarmed(self, name: str, *, failed: bool = False) -> list[a.Action]:
+        host, incarnation = HostId(name), self.incarnation(name)
+        if failed:
+            return self.do(e.PrewarmedLost(host, incarnation, False, "no memory", self.now))
+        return self.do(e.PrewarmedStarted(host, incarnation, self.now))
+
+    def stored(self, kernel: str = "k", *, failed: bool = False) -> list[a.Action]:
+        reason = "the store is full" if failed else ""
+        return self.do(e.KernelStored(KernelId(kernel), not failed, reason, self.now))
+
+    def needed(self, kernel: str = "k") -> list[a.Action]:
+        return self.do(e.KernelNeeded(KernelId(kernel), self.now))
+
     def drain(self, name: str, *, release: bool = False) -> list[a.Action]:
         return self.do(e.HostDrainRequested(HostId(name), self.now, release))
 

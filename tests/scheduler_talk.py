@@ -113,6 +113,16 @@ class Conversation:
         self.cluster = Cluster(hosts=0, max_hosts=int(most), policy=policy, options=options)
         return [f"{policy}, at most {most} hosts"]
 
+    def do_prewarmed(self, host: str, failed: str = "no") -> list[a.Action]:
+        """One that was being started is ready, or could not be."""
+        return self.cluster.prewarmed(host, failed=failed == "yes")
+
+    def do_stored(self, kernel: str, failed: str = "no") -> list[a.Action]:
+        return self.cluster.stored(kernel, failed=failed == "yes")
+
+    def do_needed(self, kernel: str) -> list[a.Action]:
+        return self.cluster.needed(kernel)
+
     def do_drain(self, host: str, release: str = "no") -> list[a.Action]:
         return self.cluster.drain(host, release=release == "yes")
 

@@ -88,6 +88,7 @@ def cell_cancelled(turn: Turn, event: CellCancelled) -> None:
     waiting = turn.state.queue.find(event.kernel, event.cell)
     if waiting is not None:
         abort(turn, kernel, waiting, "it was interrupted while it waited")
+        _rest(turn, kernel)
         return
     attempt = kernel.attempt
     if attempt is None or attempt.cell.cell != event.cell or attempt.cancelled:
@@ -137,6 +138,7 @@ def attempt_refused(turn: Turn, event: AttemptRefused) -> None:
         turn.step(replica, Step.RETURNED)
     turn.state.dirty.add(kernel.id)
     if attempt.cancelled:
+        _rest(turn, kernel)
         return
     waiting = attempt.waiting
     _wait_again(turn, kernel, waiting)
@@ -357,8 +359,16 @@ def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
     turn.state.dirty.add(kernel.id)
 
 
+def _rest(turn: Turn, kernel: Kernel) -> None:
+    """A cell was taken back; a replica that was started for it alone has nothing to do."""
+    if not turn.policy.keeps_replicas and not kernel.waiting and kernel.attempt is None:
+        turn.state.pool.release(kernel.id, RESERVED)
+        settling.store(turn, kernel)
+
+
 def _reject(turn: Turn, kernel: Kernel, waiting: WaitingCell, choice: Reject) -> None:
     _leave_queue(turn, kernel, waiting)
+    _rest(turn, kernel)
     turn.say(
         CellRejected(
             kernel=kernel.id, cell=waiting.cell.cell, reason=choice.reason, hint=choice.hint

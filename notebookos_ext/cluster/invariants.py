@@ -46,8 +46,10 @@ def _bindings(state: ClusterState) -> Iterator[str]:
 
 
 def _may_reserve(state: ClusterState, kernel: Kernel, host: HostId) -> bool:
-    if state.sessions_reserve or state.stores_after_cells:
+    if state.sessions_reserve:
         return host in kernel.members
+    if state.stores_after_cells:
+        return host in kernel.members and bool(kernel.waiting)
     migration = kernel.migration
     return migration is not None and migration.cell is not None and migration.target == host
 

@@ -90,9 +90,10 @@ def _impossible(turn: Turn, event: KernelRequested | KernelRevived) -> str | Non
         return f"a kernel has {counts} replicas, not {spec.replica_count}"
     if spec.gpus_per_cell < 0:
         return f"a cell cannot ask for {spec.gpus_per_cell} GPUs; use 0 or more"
-    if spec.replica_count > state.max_hosts:
+    count = turn.policy.replica_count(spec.replica_count)
+    if count > state.max_hosts:
         return (
-            f"{spec.replica_count} replicas need as many hosts, but this cluster may have "
+            f"{count} replicas need as many hosts, but this cluster may have "
             f"{state.max_hosts}; ask for fewer replicas or raise max_hosts"
         )
     return None
@@ -143,6 +144,8 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
     kernel.epoch += 1
     if turn.policy.keeps_gpus:
         settling.reserve(turn, kernel)
+    else:
+        turn.state.pool.release(kernel.id, RESERVED)
     if kernel.next_replica_count != len(kernel.replicas) and not turn.state.options.migrate:
         settling.place_anew(turn, kernel)
     turn.say(StartEpoch(kernel=kernel.id, epoch=kernel.epoch, members=kernel.members))

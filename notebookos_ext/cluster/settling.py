@@ -47,6 +47,7 @@ def move_in(
 ) -> None:
     """Launch its replicas on these hosts, with `devices` of the first set apart for its cell."""
     turn.state.without_hosts.pop(kernel.id, None)
+    turn.state.note_idle(kernel, turn.at)
     settle(turn, kernel, hosts)
     if devices:
         turn.state.pool.reserve(kernel.id, hosts[0], devices, turn.at)

@@ -125,7 +125,7 @@ def never(view: ClusterView, kernel: Kernel, cell: Cell) -> Reject | None:
 def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
     """What the cell waits for that is its own kernel's business."""
     if kernel.storing:
-        return Wait("the kernel was idle for long and is just being stored")
+        return Wait("the kernel is just being stored")
     if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
