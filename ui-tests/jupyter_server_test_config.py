@@ -28,6 +28,14 @@ c.LabApp.extension_manager = "readonly"
 shutil.rmtree(c.LabApp.workspaces_dir, ignore_errors=True)
 c.LabApp.workspaces_dir = str(folder / "workspaces")
 
+# A front end that was built but not installed comes first, where one is named.
+if extensions := os.environ.get("UI_TEST_LABEXTENSIONS"):
+    # Beside the helpers that Galata has put there.
+    c.LabServerApp.extra_labextensions_path = [
+        extensions,
+        c.LabServerApp.extra_labextensions_path,
+    ]
+
 # A cluster of its own, whose agents do not outlive a server that is killed by more than this.
 c.NotebookOSApp.state_folder = str(folder / "state")
 c.NotebookOSApp.lease_s = 30.0

@@ -2,6 +2,7 @@ import { nullTranslator } from '@jupyterlab/translation';
 import { framePromise } from '@jupyterlab/testing';
 import { Widget } from '@lumino/widgets';
 
+import { formatTime } from '../format';
 import { Refused } from '../request';
 import { Sidebar } from '../widgets/sidebar';
 import { cluster, emptyCluster, FixedModel } from './samples';
@@ -11,12 +12,20 @@ describe('Sidebar', () => {
   let sidebar: Sidebar;
   let refusals: string[];
 
+  // The test environment has one that never tells; without one all is drawn.
+  beforeAll(() => Reflect.deleteProperty(globalThis, 'IntersectionObserver'));
+
   beforeEach(() => {
     model = new FixedModel();
     refusals = [];
     sidebar = new Sidebar({
       model,
       translator: nullTranslator,
+      actions: {
+        open: kernel => model.asked.push(`open ${kernel.notebook_path}`),
+        interrupt: id => model.asked.push(`interrupt ${id}`),
+        restart: kernel => model.asked.push(`restart ${kernel.id}`)
+      },
       onRefused: reason => refusals.push(reason)
     });
     Widget.attach(sidebar, document.body);
@@ -64,9 +73,18 @@ describe('Sidebar', () => {
       'host-3'
     ]);
     const held = all(node, '[data-host=host-2] tbody tr').map(cells);
+    const since = (seconds: number) => `since ${formatTime(seconds)}`;
     expect(held).toEqual([
-      ['GPU 0simulated', '16 GiB, 88% busy', 'train_digits.ipynb, replica 2'],
-      ['GPU 1simulated', '16 GiB', 'Kernel b2c4e8f0, replica 1 (releasing)']
+      [
+        'GPU 0simulated',
+        '4 GiB of 16 GiB used88% busy61 °C, 313 W',
+        `train_digits.ipynb, replica 2${since(1790000018.4)}`
+      ],
+      [
+        'GPU 1simulated',
+        '16 GiB',
+        `Kernel b2c4e8f0, replica 1 (releasing)${since(1790000016)}`
+      ]
     ]);
     expect(texts(node, '[data-host=host-1] .jp-NotebookOS-state')).toEqual([
       '2 of 2 GPUs free'
@@ -136,7 +154,8 @@ describe('Sidebar', () => {
       '1',
       'Kernel b2c4e8f0',
       '2',
-      '2 GPUs needed, 1 free on host-1for 3.0 s'
+      '2 GPUs needed, 1 free on host-1for 3.0 s · about 40.0 s more',
+      'Cancel'
     ]);
   });
 
@@ -179,6 +198,57 @@ describe('Sidebar', () => {
     ]);
   });
 
+  it('opens, interrupts and restarts kernels, and cancels cells', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    press(node, 'Open train_digits.ipynb');
+    press(node, 'Interrupt train_digits.ipynb');
+    press(node, 'Restart Kernel b2c4e8f0…');
+    press(node, 'Cancel the waiting cell of Kernel b2c4e8f0');
+    expect(model.asked).toEqual([
+      'open examples/train_digits.ipynb',
+      'interrupt 6f0d5a1e-2f0c-4c59-9c2c-3a1b7c0e9d11',
+      'restart b2c4e8f0-7b1d-4f3a-8a55-0d9e6c7f1a22',
+      'interrupt b2c4e8f0-7b1d-4f3a-8a55-0d9e6c7f1a22'
+    ]);
+  });
+
+  it('interrupts only what does something', async () => {
+    const view = cluster();
+    view.kernels[0].state = 'idle';
+    model.connected(view);
+    press(await drawn(), 'Interrupt train_digits.ipynb');
+    expect(model.asked).toEqual([]);
+  });
+
+  it('draws the far parts of a long list as headings alone', async () => {
+    const observed: ((near: boolean) => void)[] = [];
+    class Observer {
+      constructor(callback: (entries: unknown[]) => void) {
+        observed.push(isIntersecting =>
+          callback([{ isIntersecting, boundingClientRect: { height: 90 } }])
+        );
+      }
+      observe() {}
+      disconnect() {}
+    }
+    Object.assign(globalThis, { IntersectionObserver: Observer });
+    try {
+      model.connected(cluster());
+      const node = await drawn();
+      expect(texts(node, 'h3')).toHaveLength(5);
+      expect(node.querySelector('[data-replica]')).toBeNull();
+      observed.forEach(tell => tell(true));
+      await drawn();
+      expect(all(node, '[data-replica]')).toHaveLength(4);
+      observed.forEach(tell => tell(false));
+      await drawn();
+      expect(node.querySelector('[data-replica]')).toBeNull();
+    } finally {
+      Reflect.deleteProperty(globalThis, 'IntersectionObserver');
+    }
+  });
+
   it('shows a move, and offers no second one meanwhile', async () => {
     model.connected(cluster());
     const node = await drawn();
@@ -187,7 +257,7 @@ describe('Sidebar', () => {
       'Replica 1 moves to host-3 (it was asked for): ' +
         'the new replica starts and catches up'
     ]);
-    expect(moving.querySelector('button')).toBeNull();
+    expect(texts(moving, 'button')).toEqual(['Interrupt', 'Restart…']);
   });
 
   it('says why a replica cannot move', async () => {
@@ -260,10 +330,8 @@ describe('Sidebar', () => {
     for (const table of all(node, 'table')) {
       expect(table.querySelector('caption')?.textContent).toBeTruthy();
     }
-    for (const meter of all(node, 'meter')) {
-      expect(meter.getAttribute('aria-label')).toBe('4 GiB of 16 GiB used');
-    }
-    expect(all(node, 'meter')).toHaveLength(1);
+    const meters = all(node, 'meter').map(m => m.getAttribute('aria-label'));
+    expect(meters).toEqual(['4 GiB of 16 GiB used', '88% busy']);
   });
 
   it('stops listening when it is closed', () => {

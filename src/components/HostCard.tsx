@@ -2,8 +2,9 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { formatBytes, kernelTitle, replicaNumber } from '../format';
+import { formatBytes, formatTime, kernelTitle, replicaNumber } from '../format';
 import type { Device, Host, Kernel } from '../wire';
+import { Lazy } from './Lazy';
 
 export interface IHostCardProps {
   host: Host;
@@ -14,7 +15,7 @@ export interface IHostCardProps {
 }
 
 export function HostCard(props: IHostCardProps): JSX.Element {
-  const { host, kernels, onDrain, trans } = props;
+  const { host, trans } = props;
   const heading = React.useId();
   const free = host.devices.filter(device => !device.binding).length;
   return (
@@ -36,6 +37,15 @@ export function HostCard(props: IHostCardProps): JSX.Element {
               : trans.__('%1 of %2 GPUs free', free, host.devices.length)}
         </span>
       </header>
+      <Lazy>{() => <HostBody {...props} />}</Lazy>
+    </section>
+  );
+}
+
+function HostBody(props: IHostCardProps): JSX.Element {
+  const { host, kernels, onDrain, trans } = props;
+  return (
+    <>
       <p className="jp-NotebookOS-detail">
         {trans._n('%1 replica', '%1 replicas', host.replica_count)}
         {' · '}
@@ -76,7 +86,7 @@ export function HostCard(props: IHostCardProps): JSX.Element {
           </tbody>
         </table>
       )}
-    </section>
+    </>
   );
 }
 
@@ -112,7 +122,14 @@ function DeviceRow(props: {
         )}
       </th>
       <td>{memory(device, trans)}</td>
-      <td>{holder(device, kernels, trans)}</td>
+      <td>
+        {holder(device, kernels, trans)}
+        {device.binding && (
+          <span className="jp-NotebookOS-detail">
+            {trans.__('since %1', formatTime(device.binding.since))}
+          </span>
+        )}
+      </td>
     </tr>
   );
 }
@@ -133,17 +150,44 @@ function memory(device: Device, trans: TranslationBundle): JSX.Element {
         aria-label={words}
         title={words}
       />
-      <span className="jp-NotebookOS-detail">
-        {device.utilization_percent === null
-          ? total
-          : trans.__(
-              '%1, %2% busy',
-              total,
-              Math.round(device.utilization_percent)
-            )}
-      </span>
+      <span className="jp-NotebookOS-detail">{words}</span>
+      <Utilization device={device} trans={trans} />
+      <span className="jp-NotebookOS-detail">{climate(device, trans)}</span>
     </>
   );
+}
+
+function Utilization(props: {
+  device: Device;
+  trans: TranslationBundle;
+}): JSX.Element | null {
+  const percent = props.device.utilization_percent;
+  if (percent === null) {
+    return null;
+  }
+  const words = props.trans.__('%1% busy', Math.round(percent));
+  return (
+    <>
+      <meter
+        min={0}
+        max={100}
+        value={percent}
+        aria-label={words}
+        title={words}
+      />
+      <span className="jp-NotebookOS-detail">{words}</span>
+    </>
+  );
+}
+
+/** Temperature and power, where the device tells them. */
+function climate(device: Device, trans: TranslationBundle): string {
+  const { temperature_c, power_w } = device;
+  const parts = [
+    temperature_c === null ? '' : trans.__('%1 °C', Math.round(temperature_c)),
+    power_w === null ? '' : trans.__('%1 W', Math.round(power_w))
+  ];
+  return parts.filter(Boolean).join(', ');
 }
 
 function holder(

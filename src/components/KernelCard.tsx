@@ -6,16 +6,25 @@ import { kernelState, kernelTitle } from '../format';
 import { describeMove } from '../moves';
 import type { Kernel, Replica } from '../wire';
 import { CellTable } from './CellTable';
+import { Lazy } from './Lazy';
 import { ReplicaTable } from './ReplicaTable';
+
+/** What a user can do with a kernel. */
+export interface IKernelActions {
+  open: (kernel: Kernel) => void;
+  interrupt: (kernelId: string) => void;
+  restart: (kernel: Kernel) => void;
+  move: (kernel: Kernel, replica: Replica) => void;
+}
 
 export interface IKernelCardProps {
   kernel: Kernel;
-  onMove: (kernel: Kernel, replica: Replica) => void;
+  actions: IKernelActions;
   trans: TranslationBundle;
 }
 
 export function KernelCard(props: IKernelCardProps): JSX.Element {
-  const { kernel, onMove, trans } = props;
+  const { kernel, trans } = props;
   const heading = React.useId();
   const title = kernelTitle(kernel, trans);
   return (
@@ -35,13 +44,23 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
           {kernelState(kernel.state, trans)}
         </span>
       </header>
+      <Lazy>{() => <KernelBody title={title} {...props} />}</Lazy>
+    </section>
+  );
+}
+
+function KernelBody(props: IKernelCardProps & { title: string }): JSX.Element {
+  const { kernel, actions, title, trans } = props;
+  return (
+    <>
       <p className="jp-NotebookOS-detail">{settings(kernel, trans)}</p>
+      <KernelButtons {...props} />
       <ReplicaTable
         title={title}
         replicas={kernel.replicas}
         onMove={
           kernel.migration === null
-            ? replica => onMove(kernel, replica)
+            ? replica => actions.move(kernel, replica)
             : undefined
         }
         trans={trans}
@@ -76,7 +95,42 @@ export function KernelCard(props: IKernelCardProps): JSX.Element {
       {kernel.cells.length > 0 && (
         <CellTable title={title} cells={kernel.cells} trans={trans} />
       )}
-    </section>
+    </>
+  );
+}
+
+function KernelButtons(
+  props: IKernelCardProps & { title: string }
+): JSX.Element {
+  const { kernel, actions, title, trans } = props;
+  const busy = kernel.state === 'busy' || kernel.state === 'queued';
+  return (
+    <p className="jp-NotebookOS-buttons">
+      {kernel.notebook_path && (
+        <button
+          className="jp-NotebookOS-button"
+          aria-label={trans.__('Open %1', title)}
+          onClick={() => actions.open(kernel)}
+        >
+          {trans.__('Open')}
+        </button>
+      )}
+      <button
+        className="jp-NotebookOS-button"
+        aria-label={trans.__('Interrupt %1', title)}
+        disabled={!busy}
+        onClick={() => actions.interrupt(kernel.id)}
+      >
+        {trans.__('Interrupt')}
+      </button>
+      <button
+        className="jp-NotebookOS-button"
+        aria-label={trans.__('Restart %1…', title)}
+        onClick={() => actions.restart(kernel)}
+      >
+        {trans.__('Restart…')}
+      </button>
+    </p>
   );
 }
 

@@ -4,10 +4,18 @@ import {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
-import { Notification } from '@jupyterlab/apputils';
+import { Dialog, Notification, showDialog } from '@jupyterlab/apputils';
 import { INotebookTracker } from '@jupyterlab/notebook';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { KernelAPI } from '@jupyterlab/services';
+import {
+  ITranslator,
+  nullTranslator,
+  TranslationBundle
+} from '@jupyterlab/translation';
 
+import { told } from '../asking';
+import type { IKernelActions } from '../components/KernelCard';
+import { kernelTitle } from '../format';
 import { IClusterModel, IPreferences } from '../tokens';
 import { CurrentNotebook } from '../widgets/currentNotebook';
 import { Sidebar } from '../widgets/sidebar';
@@ -34,9 +42,11 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       model,
       notebook,
       translator: translator ?? nullTranslator,
-      onRefused: reason => {
-        Notification.error(reason, { autoClose: false });
-      }
+      actions: kernelActions(
+        app,
+        (translator ?? nullTranslator).load('notebookos_ext')
+      ),
+      onRefused: refused
     });
     restorer?.add(sidebar, sidebar.id);
     app.shell.add(sidebar, 'left', { rank: RANK, type: 'NotebookOS' });
@@ -53,3 +63,39 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
     place();
   }
 };
+
+function refused(reason: string): void {
+  Notification.error(reason, { autoClose: false });
+}
+
+function kernelActions(
+  app: JupyterFrontEnd,
+  trans: TranslationBundle
+): Omit<IKernelActions, 'move'> {
+  const { serverSettings } = app.serviceManager;
+  return {
+    open: kernel =>
+      void app.commands.execute('docmanager:open', {
+        path: kernel.notebook_path
+      }),
+    interrupt: id =>
+      void told(KernelAPI.interruptKernel(id, serverSettings), trans, refused),
+    restart: async kernel => {
+      const answer = await showDialog({
+        title: trans.__('Restart %1?', kernelTitle(kernel, trans)),
+        body: trans.__('All of its variables are lost, on every replica.'),
+        buttons: [
+          Dialog.cancelButton({ label: trans.__('Cancel') }),
+          Dialog.warnButton({ label: trans.__('Restart') })
+        ]
+      });
+      if (answer.button.accept) {
+        await told(
+          KernelAPI.restartKernel(kernel.id, serverSettings),
+          trans,
+          refused
+        );
+      }
+    }
+  };
+}

@@ -7,7 +7,7 @@ import * as React from 'react';
 import { told } from '../asking';
 import { Banner } from '../components/Banner';
 import { HostCard } from '../components/HostCard';
-import { KernelCard } from '../components/KernelCard';
+import { IKernelActions, KernelCard } from '../components/KernelCard';
 import { Savings } from '../components/Savings';
 import { Section } from '../components/Section';
 import { SettingsForm } from '../components/SettingsForm';
@@ -27,6 +27,7 @@ export class Sidebar extends ReactWidget {
     this._notebook = options.notebook;
     this._trans = options.translator.load('notebookos_ext');
     this._onRefused = options.onRefused;
+    this._actions = { ...options.actions, move: this._move };
     this.id = SIDEBAR_ID;
     this.addClass('jp-NotebookOS');
     this.title.icon = replicasIcon;
@@ -72,7 +73,7 @@ export class Sidebar extends ReactWidget {
         {cluster && (
           <ClusterSections
             cluster={cluster}
-            onMove={this._move}
+            actions={this._actions}
             onDrain={this._drain}
             trans={this._trans}
           />
@@ -118,6 +119,7 @@ export class Sidebar extends ReactWidget {
   private readonly _load = (since: number): Promise<Usage> =>
     this._model.usage(since);
   private readonly _now = (): number => Date.now() / 1000;
+  private readonly _actions: IKernelActions;
   private readonly _model: IClusterModel;
   private readonly _notebook: CurrentNotebook | undefined;
   private readonly _onRefused: ((reason: string) => void) | undefined;
@@ -130,6 +132,8 @@ export namespace Sidebar {
     /** The notebook in front; without notebooks there are no settings to show. */
     notebook?: CurrentNotebook;
     translator: ITranslator;
+    /** What its buttons do with kernels, besides moving their replicas. */
+    actions: Omit<IKernelActions, 'move'>;
     /** Tells the user why something that was asked for is not done. */
     onRefused?: (reason: string) => void;
   }
@@ -166,18 +170,23 @@ function Overview({ cluster, trans }: IClusterProps): JSX.Element {
 }
 
 interface ISectionsProps extends IClusterProps {
-  onMove: (kernel: Kernel, replica: Replica) => void;
+  actions: IKernelActions;
   onDrain: (host: Host, drain: boolean) => void;
 }
 
 /** Short sections first, so that a long list hides none. */
 function ClusterSections(props: ISectionsProps): JSX.Element {
-  const { cluster, onMove, onDrain, trans } = props;
+  const { cluster, actions, onDrain, trans } = props;
   const { hosts, kernels, waiting, at } = cluster;
   return (
     <>
       <Section title={trans.__('Waiting (%1)', waiting.length)}>
-        <WaitingList waiting={waiting} at={at} trans={trans} />
+        <WaitingList
+          waiting={waiting}
+          at={at}
+          onCancel={actions.interrupt}
+          trans={trans}
+        />
       </Section>
       <Section title={trans.__('Hosts (%1)', hosts.length)}>
         {!hosts.length && (
@@ -207,7 +216,7 @@ function ClusterSections(props: ISectionsProps): JSX.Element {
           <KernelCard
             key={kernel.id}
             kernel={kernel}
-            onMove={onMove}
+            actions={actions}
             trans={trans}
           />
         ))}

@@ -215,6 +215,20 @@ def test_a_reply_that_was_lost_after_the_commit_does_not_hang_its_client(
     assert gone < failed, "the router hears the replica out before it gives up on the reply"
 
 
+def test_a_cell_is_known_by_its_place_in_the_notebook(cluster: ScriptedCluster) -> None:
+    open_kernel(cluster)
+    on_all(cluster, messages.BeginAttempt, begun)
+    cluster.cell("c1", metadata={"cellId": "a3f0"})
+    until(lambda: cluster.router.of("start_cell"), "its start")
+    cluster.controller.from_router(CellReplied(KERNEL, "c1", 1, "ok"))  # type: ignore[arg-type]
+    cluster.cell("c2", metadata={"cellId": 7})
+    until(lambda: cluster.router.of("cell_waits"), "the second waits")
+    assert cluster.read(lambda i: [c.notebook_cell for c in i.records[KERNEL].cells]) == [
+        "",
+        "a3f0",
+    ]
+
+
 def test_the_next_cell_waits_for_the_commit_of_the_last(cluster: ScriptedCluster) -> None:
     open_kernel(cluster)
     on_all(cluster, messages.BeginAttempt, begun)
