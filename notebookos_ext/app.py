@@ -28,6 +28,7 @@ from notebookos_ext.handlers.sessions import (
     OneSessionHandler,
     SessionsHandler,
 )
+from notebookos_ext.handlers.specification import SpecificationHandler
 from notebookos_ext.handlers.usage import UsageHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
@@ -190,6 +191,7 @@ class NotebookOSApp(ExtensionApp):
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}/migration", KernelMigrationHandler),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/usage", UsageHandler),
+                (r"/notebookos/api/spec\.json", SpecificationHandler),
                 (r"/api/kernels", KernelsHandler),
                 (r"/api/sessions", SessionsHandler),
                 (rf"/api/sessions/{_SESSION_ID}", OneSessionHandler),

@@ -289,9 +289,7 @@ class ScriptedCluster:
             )
         )
 
-    def cell(
-        self, cell: str, code: str = "x = 1", metadata: dict[str, Any] | None = None
-    ) -> None:
+    def cell(self, cell: str, code: str = "x = 1", metadata: dict[str, Any] | None = None) -> None:
         """The router has a cell at the head of the queue."""
         arrived = CellArrived(
             kernel=KERNEL, cell=CellId(cell), code=code, metadata=metadata or {}, silent=False
