@@ -8,7 +8,8 @@ SHORT: dict[str, Bounds] = {
     "one member": Bounds(names="a", crashes=2, duplicates=0, in_flight=1, slow_disks=True),
     "four members": Bounds(names="abcd", terms=1, commands=1, crashes=0, in_flight=2),
     "elections": Bounds(commands=0, duplicates=0, in_flight=2),
-    "pre-votes": Bounds(commands=0, crashes=0, in_flight=2, asks_first=True, states=40_000),
+    "pre-votes": Bounds(terms=1, commands=0, crashes=0, in_flight=2, asks_first=True),
+    "heartbeats": Bounds(commands=0, duplicates=0, in_flight=1, beats=1),
     "replication": Bounds(in_flight=1),
     "disorder": Bounds(commands=1, crashes=0, duplicates=0, in_flight=2),
     "three terms": Bounds(
