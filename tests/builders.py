@@ -113,6 +113,25 @@ class Cluster:
     def needed(self, kernel: str = "k") -> list[a.Action]:
         return self.do(e.KernelNeeded(KernelId(kernel), self.now))
 
+    def ballot(
+        self, cell: str, replica: str, lead: bool, devices: Iterable[str] = (), *, kernel: str = "k"
+    ) -> list[a.Action]:
+        election = self.scheduler.state.kernels[KernelId(kernel)].election
+        assert election is not None
+        offered = tuple(DeviceId(name) for name in devices)
+        return self.do(
+            e.BallotCast(
+                KernelId(kernel),
+                CellId(cell),
+                election.attempt,
+                ReplicaId(replica),
+                lead,
+                offered,
+                "",
+                self.now,
+            )
+        )
+
     def drain(self, name: str, *, release: bool = False) -> list[a.Action]:
         return self.do(e.HostDrainRequested(HostId(name), self.now, release))
 

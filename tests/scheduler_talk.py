@@ -62,6 +62,9 @@ def line(action: a.Action) -> str:  # noqa: C901, PLR0912 — one case an action
                 f"attempt {action.attempt} of {action.cell}: {action.replica} on {action.host}"
                 f"{devices(action.devices)}"
             )
+        case a.CallElection():
+            voters = " ".join(action.voters)
+            return f"election {action.attempt} for {action.cell}, {action.gpus} GPUs: {voters}"
         case a.CloseAttempt():
             end = "end the cell" if action.ends_cell else "the cell had not begun"
             members = " ".join(action.members) or "nobody"
@@ -122,6 +125,12 @@ class Conversation:
 
     def do_needed(self, kernel: str) -> list[a.Action]:
         return self.cluster.needed(kernel)
+
+    def do_ballot(self, name: str, replica: str, devices: str = "yield") -> list[a.Action]:
+        """`ballot k/c k:1 lead`, `… host-1/0,host-1/1`, or nothing to yield."""
+        kernel, cell = name.split("/")
+        offered = () if devices in ("yield", "lead") else tuple(devices.split(","))
+        return self.cluster.ballot(cell, replica, devices != "yield", offered, kernel=kernel)
 
     def do_drain(self, host: str, release: str = "no") -> list[a.Action]:
         return self.cluster.drain(host, release=release == "yes")

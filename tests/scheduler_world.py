@@ -74,6 +74,7 @@ class World:
     stored: set[KernelId] = field(default_factory=set)
     warm: dict[HostId, int] = field(default_factory=dict)
     warming: list[HostId] = field(default_factory=list)
+    ballots: list[tuple[a.CallElection, ReplicaId]] = field(default_factory=list)
     leaving: list[a.ReleaseHost] = field(default_factory=list)
     moved: int = 0
 
@@ -167,6 +168,10 @@ class World:
             case a.StopPrewarmed():
                 assert self.warm[action.host] >= action.count
                 self.warm[action.host] -= action.count
+            case a.CallElection():
+                assert action.voters
+                assert action.attempt > self.highest.get(action.kernel, 0)
+                self.ballots += [(action, voter) for voter in action.voters]
             case a.MigrationEnded():
                 self.moved += action.moved
             case a.ReleaseHost():
@@ -251,6 +256,19 @@ class World:
             self.say(e.PrewarmedStarted(host, self.incarnation(host), self.now))
         else:
             self.say(e.PrewarmedLost(host, self.incarnation(host), False, "no memory", self.now))
+
+    def vote(self, rng: random.Random) -> None:
+        action, voter = self.ballots.pop(rng.randrange(len(self.ballots)))
+        host = self.living.get(voter)
+        if host is None:
+            return
+        free = [
+            d.device for d in self.scheduler.view.pool.devices(host) if d.device not in self.locks
+        ]
+        lead = len(free) >= action.gpus and rng.random() < 0.8
+        devices = tuple(free[: action.gpus]) if lead else ()
+        kernel, cell, number = action.kernel, action.cell, action.attempt
+        self.say(e.BallotCast(kernel, cell, number, voter, lead, devices, "", self.now))
 
     def move(self, rng: random.Random) -> None:
         kernel = rng.choice(list(self.kernels))
@@ -427,6 +445,7 @@ class World:
                 self.storing,
             ),
             (3, lambda: self.warmed(rng), self.warming),
+            (16, lambda: self.vote(rng), self.ballots),
             (
                 0.3,
                 lambda: self.say(e.KernelNeeded(rng.choice(list(self.stored)), self.now)),
@@ -516,6 +535,8 @@ class World:
                 self.join(host)
             self.say(e.HostDrainCancelled(host, self.now))
         for _ in range(400):
+            while self.ballots:
+                self.vote(random.Random(len(self.past)))
             self._calm_step()
             state = self.scheduler.state
             rest = (self.told, self.locks, self.starting, state.lost, state.moving, self.storing)

@@ -168,6 +168,20 @@ class StartAttempt(msgspec.Struct, frozen=True, tag=True):
     devices: tuple[DeviceId, ...]
 
 
+class CallElection(msgspec.Struct, frozen=True, tag=True):
+    """Let the agents of `voters` vote on who runs the cell, by whether they can bind `gpus`.
+
+    Each answers with BallotCast, in the order of the kernel's log, or is lost. A StartAttempt of
+    this number follows for the winner.
+    """
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    voters: tuple[ReplicaId, ...]
+    gpus: int
+
+
 class CloseAttempt(msgspec.Struct, frozen=True, tag=True):
     """Commit LOST(cell, attempt) through the agents of `members` that are left.
 
@@ -242,6 +256,7 @@ Action = (
     | StartEpoch
     | CloseKernel
     | StartAttempt
+    | CallElection
     | CloseAttempt
     | ReleaseGpus
     | CellWaiting

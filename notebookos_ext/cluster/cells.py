@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from notebookos_ext.cluster import migration, quotas, settling
+from notebookos_ext.cluster import ballots, migration, quotas, settling
 from notebookos_ext.cluster.actions import (
     CellAborted,
     CellRejected,
@@ -17,11 +17,13 @@ from notebookos_ext.cluster.actions import (
     ReleaseGpus,
     StartAttempt,
 )
+from notebookos_ext.cluster.election import Ballot
 from notebookos_ext.cluster.estimates import estimate_ms
 from notebookos_ext.cluster.events import (
     AttemptClosed,
     AttemptRefused,
     AttemptStarted,
+    BallotCast,
     CellCancelled,
     CellSubmitted,
     DurabilityChanged,
@@ -101,6 +103,38 @@ def cell_cancelled(turn: Turn, event: CellCancelled) -> None:
                 kernel=kernel.id, cell=event.cell, reason="it was interrupted before it began"
             )
         )
+
+
+def ballot_cast(turn: Turn, event: BallotCast) -> None:
+    """Count it; whoever is elected begins with the devices that it offered."""
+    kernel = turn.state.kernels.get(event.kernel)
+    election = kernel.election if kernel is not None else None
+    waiting = turn.state.queue.find(event.kernel, event.cell)
+    if kernel is None or election is None or waiting is None or election.attempt != event.attempt:
+        return
+    if event.replica not in election.voters or election.voted(event.replica):
+        return
+    enough = len(event.devices) == waiting.cell.gpus
+    leads = event.lead and enough and ballots.usable(turn, kernel, event.replica, event.devices)
+    election.cast(event.replica, Ballot.LEAD if leads else Ballot.YIELD)
+    if leads:
+        waiting.offers[event.replica] = event.devices
+    else:
+        waiting.refused[event.replica] = event.reason or "it yielded"
+    _count(turn, kernel, waiting)
+
+
+def _count(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
+    run = ballots.result(turn, kernel, waiting, waiting.offers)
+    if run is None:
+        return
+    offers, waiting.offers = waiting.offers, {}
+    if ballots.usable(turn, kernel, run.replica, offers.get(run.replica, ())):
+        _start(turn, kernel, waiting, run)
+    else:
+        # Somebody else was faster: another election, or a wait.
+        kernel.last_attempt += 1
+        turn.state.dirty.add(kernel.id)
 
 
 def attempt_started(turn: Turn, event: AttemptStarted) -> None:
@@ -219,6 +253,9 @@ def executor_gone(
     While the attempt is starting on a host that lives, its agent refuses it or reports that LEAD
     was committed after all; that answer is awaited.
     """
+    if kernel.election is not None and kernel.waiting:
+        kernel.election.lost(replica.id)
+        _count(turn, kernel, kernel.waiting[0])
     attempt = kernel.attempt
     if attempt is None or attempt.replica != replica.id:
         return
@@ -353,6 +390,9 @@ def _wait_again(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
 
 
 def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
+    if kernel.waiting[0] is waiting:
+        ballots.close(kernel)
+    waiting.offers.clear()
     kernel.waiting.remove(waiting)
     turn.state.queue.remove(waiting)
     migration.cancel(turn, kernel, waiting.cell.cell, "the cell that it was for needs it no more")
@@ -476,8 +516,12 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
         if waiting.cell.gpus and isinstance(choice, Run | Move | Wake):
             choice = quotas.hold_back(turn, kernel, waiting) or choice
-    if isinstance(choice, Run):
+    if isinstance(choice, Run) and turn.state.options.hints:
         _start(turn, kernel, waiting, choice)
+    elif isinstance(choice, Run):
+        turn.state.queue.stand(waiting, ())
+        turn.reasons[waiting] = "its replicas are electing an executor"
+        ballots.call(turn, kernel, waiting)
     elif isinstance(choice, Reject):
         _reject(turn, kernel, waiting, choice)
     elif isinstance(choice, Wake):

@@ -204,6 +204,22 @@ class CellCancelled(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class BallotCast(msgspec.Struct, frozen=True, tag=True):
+    """A replica's ballot is committed: LEAD with the devices that its host would bind, or YIELD.
+
+    Ballots come in the order of the kernel's log.
+    """
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    replica: ReplicaId
+    lead: bool
+    devices: tuple[DeviceId, ...]
+    reason: str
+    at: float
+
+
 class AttemptStarted(msgspec.Struct, frozen=True, tag=True):
     """LEAD is committed and the devices are bound: the replica is the executor."""
 
@@ -300,6 +316,7 @@ Event = (
     | ReplicaLost
     | CellSubmitted
     | CellCancelled
+    | BallotCast
     | AttemptStarted
     | AttemptRefused
     | AttemptClosed

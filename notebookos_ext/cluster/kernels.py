@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from notebookos_ext.cluster import cells, migration, settling
+from notebookos_ext.cluster import ballots, cells, migration, settling
 from notebookos_ext.cluster.actions import (
     CloseKernel,
     KernelRejected,
@@ -179,6 +179,7 @@ def _end_epoch(turn: Turn, kernel: Kernel, reason: str) -> None:
         cells.abort(turn, kernel, waiting, reason)
     if kernel.migration is not None and kernel.migration.phase is not MigrationPhase.CHANGING:
         migration.roll_back(turn, kernel, reason, avoid=False)
+    ballots.close(kernel)
     for replica in settling.all_replicas(kernel):
         turn.stop(kernel, replica)
         turn.state.lost.pop(replica.id, None)

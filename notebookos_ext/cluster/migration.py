@@ -189,7 +189,9 @@ def go_on(turn: Turn, kernel: Kernel) -> None:
         return
     victim = kernel.replica(migration.victim) if migration.victim is not None else None
     if victim is not None and (
-        victim.state is EXECUTING or victim.id in (kernel.held_by, kernel.pending_on)
+        kernel.election is not None
+        or victim.state is EXECUTING
+        or victim.id in (kernel.held_by, kernel.pending_on)
     ):
         return
     _change(turn, kernel, migration)

@@ -78,6 +78,8 @@ class Options(msgspec.Struct, frozen=True):
     """Replicas of active kernels move to fuller hosts, so that whole hosts become free."""
     rebalance_s: float = 1_800.0
     """How long a kernel without GPU cells counts as active, for `rebalance`."""
+    hints: bool = True
+    """The scheduler names the executor, which saves the ballots; without, the replicas elect it."""
     moves_most: int = 8
     """How many replicas may be moving at once, those for waiting cells apart."""
     subscription_limit: float = 0.0

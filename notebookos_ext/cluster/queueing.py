@@ -20,7 +20,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from notebookos_ext.cluster.model import Cell, CellId, HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.model import Cell, CellId, DeviceId, HostId, KernelId, ReplicaId
 
 BYPASS_LIMIT = 8
 OUTRANK_LIMIT = 64
@@ -57,6 +57,8 @@ class WaitingCell:
     """Replicas that refused it since the last tick, with their reasons."""
     refusals: dict[ReplicaId, int] = field(default_factory=dict)
     """How often each refused it since the last tick."""
+    offers: dict[ReplicaId, tuple[DeviceId, ...]] = field(default_factory=dict)
+    """What those would bind who voted to lead."""
     recycling: ReplicaId | None = None
     """The replica that is restarted for it."""
     recycled: set[ReplicaId] = field(default_factory=set)

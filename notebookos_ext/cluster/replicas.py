@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from notebookos_ext.cluster.election import Election
 from notebookos_ext.cluster.hosts import NOTHING, Share
 from notebookos_ext.cluster.model import (
     Cell,
@@ -215,6 +216,8 @@ class Kernel:
     """Hosts of its Raft group in replica order; empty while it waits for hosts."""
     replicas: tuple[Replica, ...] = ()
     attempt: Attempt | None = None
+    election: Election | None = None
+    """Open for its first waiting cell."""
     last_attempt: int = 0
     last_executor: ReplicaId | None = None
     waiting: list[WaitingCell] = field(default_factory=list)

@@ -52,6 +52,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.ReplicaLost: kernels.replica_lost,
     events.CellSubmitted: cells.cell_submitted,
     events.CellCancelled: cells.cell_cancelled,
+    events.BallotCast: cells.ballot_cast,
     events.AttemptStarted: cells.attempt_started,
     events.AttemptRefused: cells.attempt_refused,
     events.AttemptClosed: cells.attempt_closed,
@@ -77,7 +78,7 @@ class Scheduler:
         options = options or Options()
         if self.policy.keeps_gpus or not self.policy.keeps_replicas:
             # What is reserved on a host, or lives for one cell only, does not move.
-            options = msgspec.structs.replace(options, migrate=False, rebalance=False)
+            options = msgspec.structs.replace(options, migrate=False, rebalance=False, hints=True)
         self.state = ClusterState(max_hosts=max_hosts, options=options)
         self.state.sessions_reserve = self.policy.keeps_gpus
         self.state.stores_after_cells = not self.policy.keeps_replicas

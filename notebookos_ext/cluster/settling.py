@@ -132,6 +132,7 @@ def store(turn: Turn, kernel: Kernel) -> None:
         not kernel.placed
         or kernel.storing
         or kernel.attempt is not None
+        or kernel.election is not None
         or kernel.migration is not None
         or kernel.held_by is not None
     ):

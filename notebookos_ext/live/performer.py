@@ -59,6 +59,7 @@ class Performer:
             actions.CellRejected: self._cell_rejected,
             actions.CellAborted: self._cell_aborted,
             # Asked for only with options that no live scheduler is given.
+            actions.CallElection: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,
             actions.StartPrewarmed: self._cannot,

@@ -33,6 +33,7 @@ def a_scheduler(seed: int) -> Scheduler:
         rebalance=seed % 4 == 1,
         idle_s=30.0 if seed % 3 == 0 else 0.0,
         prewarm=PrewarmOptions(per_host=2) if seed % 5 < 3 else None,
+        hints=seed % 8 != 3,
         subscription_limit=2.0 if seed % 7 == 0 else 0.0,
     )
     policies = ("replicated", "replicated", *sorted(POLICIES))

@@ -137,6 +137,8 @@ def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wai
         return Wait("the previous cell is still being committed")
     if kernel.waiting and kernel.waiting[0] is not waiting:
         return Wait("waits for the cell before it")
+    if kernel.election is not None:
+        return Wait("its replicas are electing an executor")
     return None
 
 
