@@ -19,6 +19,7 @@ from prometheus_client import REGISTRY
 from traitlets import Bool, Float, Int, List, Unicode
 
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
+from notebookos_ext.handlers.base import REQUEST_SCHEMA_FILE
 from notebookos_ext.handlers.cluster import ClusterHandler
 from notebookos_ext.handlers.hosts import HostDrainHandler
 from notebookos_ext.handlers.kernels import KernelHandler, KernelMigrationHandler
@@ -161,6 +162,7 @@ class NotebookOSApp(ExtensionApp):
         """Build the cluster and start it; it comes up while the server goes on."""
         send_small_frames_at_once(self._server.web_app.settings, wanted=self.tcp_nodelay is True)
         self._server.event_logger.register_event_schema(SCHEMA_FILE)
+        self._server.event_logger.register_event_schema(REQUEST_SCHEMA_FILE)
         try:
             self._telemetry = Telemetry(
                 # Extensions are loaded before the server's loop runs.

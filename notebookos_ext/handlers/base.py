@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +16,11 @@ from notebookos_ext.errors import InvalidRequest, NotebookOSError, Unavailable
 from notebookos_ext.handlers.models import ErrorView
 from notebookos_ext.live.cluster_runtime import server_runtime
 from notebookos_ext.live.controller import Controller
+
+REQUEST_SCHEMA_ID = "https://events.notebookos.org/request/v1"
+REQUEST_SCHEMA_FILE = (
+    Path(__file__).resolve().parent.parent / "event_schemas" / "request" / "v1.yaml"
+)
 
 Body = TypeVar("Body")
 Value = TypeVar("Value")
@@ -43,6 +49,19 @@ class NotebookOSHandler(ExtensionHandlerMixin, APIHandler):
             return msgspec.json.decode(self.request.body, type=kind)
         except msgspec.DecodeError as error:
             raise InvalidRequest(f"the request's body is not what is expected: {error}") from error
+
+    def audit(self, action: str, subject: str, details: msgspec.Struct | None = None) -> None:
+        """Tell the audit trail what this user asked for and was given."""
+        said = {} if details is None else msgspec.structs.asdict(details)
+        self.event_logger.emit(
+            schema_id=REQUEST_SCHEMA_ID,
+            data={
+                "action": action,
+                "user": self.current_user.username if self.current_user else "",
+                "subject": subject,
+                "details": {name: value for name, value in said.items() if value is not None},
+            },
+        )
 
     def answer(self, value: msgspec.Struct) -> None:
         """Write one of the shapes of `models.py`."""

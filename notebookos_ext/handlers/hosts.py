@@ -20,6 +20,7 @@ class HostDrainHandler(NotebookOSHandler):
         """Drain it; 202 with the HostView, since what is there takes its time to move. 404."""
         body = self.read_body(DrainRequest) if self.request.body else DrainRequest()
         await self.asked(self.controller.drain_host(HostId(host_id), release=body.release))
+        self.audit("drain-host", host_id, body)
         self.set_status(202)
         await self._show(host_id)
 
@@ -28,6 +29,7 @@ class HostDrainHandler(NotebookOSHandler):
     async def delete(self, host_id: str) -> None:
         """Use it again like any other; answer with the HostView. 404."""
         await self.asked(self.controller.cancel_drain(HostId(host_id)))
+        self.audit("use-host", host_id)
         await self._show(host_id)
 
     async def _show(self, host_id: str) -> None:

@@ -47,6 +47,7 @@ class KernelMigrationHandler(OneKernel):
                 target=None if body.target is None else HostId(body.target),
             )
         )
+        self.audit("migrate", kernel_id, body)
         self.set_status(202)
         self.answer(await self.view(kernel_id))
 
@@ -82,4 +83,5 @@ class KernelHandler(OneKernel):
                 gpus_per_cell=patch.gpus_per_cell,
             )
         )
+        self.audit("change-settings", kernel_id, patch)
         self.answer(KernelSettingsResult(kernel=await self.view(kernel_id), effective=effective))

@@ -10,6 +10,7 @@ import pytest
 from live_rig import until_async
 from tornado.httpclient import HTTPClientError
 
+from notebookos_ext.handlers.base import REQUEST_SCHEMA_ID
 from notebookos_ext.handlers.models import ClusterView, HostView, KernelView
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
@@ -37,9 +38,14 @@ async def two_hosts(jp_fetch: Any) -> ClusterView | None:
     return view if len(view.hosts) == 2 else None
 
 
-async def test_a_replica_is_moved_and_its_host_drained(
-    jp_fetch: Any,
-) -> None:
+async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_serverapp: Any) -> None:
+    trail: list[tuple[str, str, dict[str, Any]]] = []
+
+    async def note(logger: Any, schema_id: str, data: dict[str, Any]) -> None:
+        assert data["user"]
+        trail.append((data["action"], data["subject"], data["details"]))
+
+    jp_serverapp.event_logger.add_listener(schema_id=REQUEST_SCHEMA_ID, listener=note)
     await until_async(lambda: two_hosts(jp_fetch), "two hosts")
     body = json.dumps({"name": "notebookos"})
     started = await jp_fetch("api", "kernels", method="POST", body=body)
@@ -68,6 +74,18 @@ async def test_a_replica_is_moved_and_its_host_drained(
     await until_async(lambda: there(first), "the replica back again")
     answer = await say(jp_fetch, "DELETE", "hosts", second, "drain")
     assert not msgspec.json.decode(answer.body, type=HostView).draining
+    await say(jp_fetch, "PATCH", "kernels", kernel, body={"gpus_per_cell": 1})
+
+    async def told() -> bool:
+        return len(trail) == 4
+
+    await until_async(told, "the audit trail")
+    assert trail == [
+        ("migrate", kernel, {"replica": 1, "target": second}),
+        ("drain-host", second, {"release": False}),
+        ("use-host", second, {}),
+        ("change-settings", kernel, {"gpus_per_cell": 1}),
+    ]
     await jp_fetch("api", "kernels", kernel, method="DELETE")
 
 
