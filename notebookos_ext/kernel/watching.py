@@ -20,8 +20,8 @@ from notebookos_ext.kernel.pages import PageTracker, Range, inner_pages
 
 WATCHED_BYTES = 1024 * 1024
 """Smaller buffers are hashed."""
-_FORGOTTEN_AFTER = 16
-"""Surveys after which a buffer that was not met again is forgotten."""
+FORGOTTEN_AFTER = 256
+"""Surveys with large buffers after which one that was not met again is forgotten."""
 
 
 class State(Enum):
@@ -75,13 +75,8 @@ class BlockWatch:
         self._is_safe: bool | None = None
 
     def begin(self) -> None:
-        """A survey begins: forget what was not met for long, and look at the process again."""
-        self._surveys += 1
+        """A survey begins: the process may have opened a device since the last one."""
         self._is_safe = None
-        oldest = self._surveys - _FORGOTTEN_AFTER
-        old = [base for base, each in self._watched.items() if each.seen < oldest]
-        for base in old:
-            self._forget(base)
 
     def fingerprints(self, view: memoryview) -> Fingerprints:
         """One fingerprint per chunk of a buffer that user code may go on changing."""
@@ -106,11 +101,19 @@ class BlockWatch:
 
     def _safe(self) -> bool:
         if self._is_safe is None:
+            self._age()
             self._is_safe = self._tracker is not None and self._tracker.is_safe
             if not self._is_safe:
                 self._watched.clear()
                 self._starts.clear()
         return self._is_safe
+
+    def _age(self) -> None:
+        # A standby meets only what a delta is about: not every survey meets every buffer.
+        self._surveys += 1
+        oldest = self._surveys - FORGOTTEN_AFTER
+        for base in [base for base, each in self._watched.items() if each.seen < oldest]:
+            self._forget(base)
 
     def _find(self, base: int, size: int) -> _Watched:
         known = self._watched.get(base)

@@ -13,7 +13,7 @@ from notebookos_ext.cluster.entries import CHUNK_BYTES
 from notebookos_ext.kernel import watching
 from notebookos_ext.kernel.blocks import fingerprint, fingerprints
 from notebookos_ext.kernel.pages import PAGE, PageTracker
-from notebookos_ext.kernel.watching import BlockWatch
+from notebookos_ext.kernel.watching import FORGOTTEN_AFTER, BlockWatch
 
 CHUNKS = 3
 SIZE = CHUNKS * CHUNK_BYTES + 12_345
@@ -135,9 +135,12 @@ def test_without_a_tracker_everything_is_hashed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_buffers_not_met_for_long_are_forgotten(looker: Looker) -> None:
-    array, other = np.ones(SIZE, "u1"), np.ones(SIZE, "u1")
+    array, other = np.ones(SIZE, "u1"), np.ones(watching.WATCHED_BYTES, "u1")
     looker.look(array, settled=True)
-    for _ in range(20):
+    for _ in range(FORGOTTEN_AFTER - 1):
+        looker.look(other)
+    assert looker.look(array) < 4 * PAGE * CHUNKS
+    for _ in range(FORGOTTEN_AFTER):
         looker.look(other)
     assert looker.look(array) == SIZE
 
