@@ -6,19 +6,13 @@ start that now can, oldest first, and tells the others what they wait for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-
-from notebookos_ext.cluster import ballots, migration, quotas, settling
+from notebookos_ext.cluster import ballots, quotas, settling, starting
 from notebookos_ext.cluster.actions import (
     CellAborted,
-    CellRejected,
-    CellWaiting,
     CloseAttempt,
     ReleaseGpus,
-    StartAttempt,
 )
 from notebookos_ext.cluster.election import Ballot
-from notebookos_ext.cluster.estimates import estimate_ms
 from notebookos_ext.cluster.events import (
     AttemptClosed,
     AttemptRefused,
@@ -30,25 +24,20 @@ from notebookos_ext.cluster.events import (
     GpusReleased,
     HoldChanged,
 )
-from notebookos_ext.cluster.gpus import RESERVED, Binding
-from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
-from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wake
-from notebookos_ext.cluster.queueing import Rank, WaitingCell
+from notebookos_ext.cluster.model import CellId, HostId, KernelId, Outcome
+from notebookos_ext.cluster.policies.base import Reject
+from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import (
     EXECUTING,
     IDLE,
     Attempt,
     Kernel,
-    MigrationReason,
     Phase,
     Replica,
     Step,
 )
 from notebookos_ext.cluster.turn import Turn
-from notebookos_ext.errors import Defect
 
-FIRST = 64
-"""So many cells in line are told at once when their position changes; the rest at each tick."""
 BUSY_ASIDE_S = 5.0
 """How long a device is left alone on which somebody else's process was seen."""
 
@@ -90,7 +79,7 @@ def cell_cancelled(turn: Turn, event: CellCancelled) -> None:
     waiting = turn.state.queue.find(event.kernel, event.cell)
     if waiting is not None:
         abort(turn, kernel, waiting, "it was interrupted while it waited")
-        _rest(turn, kernel)
+        starting.rest(turn, kernel)
         return
     attempt = kernel.attempt
     if attempt is None or attempt.cell.cell != event.cell or attempt.cancelled:
@@ -130,7 +119,7 @@ def _count(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
         return
     offers, waiting.offers = waiting.offers, {}
     if ballots.usable(turn, kernel, run.replica, offers.get(run.replica, ())):
-        _start(turn, kernel, waiting, run)
+        starting.start(turn, kernel, waiting, run)
     else:
         # Somebody else was faster: another election, or a wait.
         kernel.last_attempt += 1
@@ -172,7 +161,7 @@ def attempt_refused(turn: Turn, event: AttemptRefused) -> None:
         turn.step(replica, Step.RETURNED)
     turn.state.dirty.add(kernel.id)
     if attempt.cancelled:
-        _rest(turn, kernel)
+        starting.rest(turn, kernel)
         return
     waiting = attempt.waiting
     _wait_again(turn, kernel, waiting)
@@ -241,7 +230,7 @@ def durability_changed(turn: Turn, event: DurabilityChanged) -> None:
 
 def abort(turn: Turn, kernel: Kernel, waiting: WaitingCell, reason: str) -> None:
     """Take a waiting cell back."""
-    _leave_queue(turn, kernel, waiting)
+    starting.leave_queue(turn, kernel, waiting)
     turn.say(CellAborted(kernel=kernel.id, cell=waiting.cell.cell, reason=reason))
 
 
@@ -363,7 +352,7 @@ def _recycle(turn: Turn, kernel: Kernel, replica: Replica, waiting: WaitingCell)
     """Restart the replica from the log, so that its process can see other devices."""
     if kernel.held_by == replica.id:
         names = ", ".join(f"`{held.name}`" for held in kernel.held)
-        _reject(
+        starting.reject(
             turn,
             kernel,
             waiting,
@@ -387,227 +376,3 @@ def _wait_again(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
     turn.state.queue.add(waiting)
     kernel.waiting.append(waiting)
     kernel.waiting.sort(key=lambda cell: cell.order)
-
-
-def _leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
-    if kernel.waiting[0] is waiting:
-        ballots.close(kernel)
-    waiting.offers.clear()
-    kernel.waiting.remove(waiting)
-    turn.state.queue.remove(waiting)
-    migration.cancel(turn, kernel, waiting.cell.cell, "the cell that it was for needs it no more")
-    turn.state.dirty.add(kernel.id)
-
-
-def _rest(turn: Turn, kernel: Kernel) -> None:
-    """A cell was taken back; a replica that was started for it alone has nothing to do."""
-    if not turn.policy.keeps_replicas and not kernel.waiting and kernel.attempt is None:
-        turn.state.pool.release(kernel.id, RESERVED)
-        settling.store(turn, kernel)
-
-
-def _reject(turn: Turn, kernel: Kernel, waiting: WaitingCell, choice: Reject) -> None:
-    _leave_queue(turn, kernel, waiting)
-    _rest(turn, kernel)
-    turn.say(
-        CellRejected(
-            kernel=kernel.id, cell=waiting.cell.cell, reason=choice.reason, hint=choice.hint
-        )
-    )
-
-
-def _start(turn: Turn, kernel: Kernel, waiting: WaitingCell, run: Run) -> None:
-    state = turn.state
-    replica = kernel.replica(run.replica)
-    if replica is None:
-        raise Defect(
-            f"policy {turn.policy.name} chose {run.replica}, which kernel {kernel.id} lacks"
-        )
-    _leave_queue(turn, kernel, waiting)
-    state.queue.served(waiting)
-    kernel.last_attempt += 1
-    cell = waiting.cell
-    state.pool.bind(
-        run.devices,
-        Binding(kernel.id, cell.cell, kernel.last_attempt, replica.id, replica.host, turn.at),
-    )
-    if not turn.policy.keeps_gpus:
-        state.pool.release(kernel.id, RESERVED)
-    turn.step(replica, Step.CHOSEN)
-    kernel.attempt = Attempt(
-        kernel.last_attempt, waiting, replica.id, replica.host, run.devices, turn.at
-    )
-    turn.say(
-        StartAttempt(
-            kernel=kernel.id,
-            cell=cell.cell,
-            attempt=kernel.last_attempt,
-            replica=replica.id,
-            host=replica.host,
-            devices=run.devices,
-        )
-    )
-    state.queue.overtake(waiting, _hosts_of(turn, run.devices))
-
-
-# ---- letting waiting cells start
-
-
-def advance(turn: Turn) -> None:
-    """Start what can start, oldest first; tell the others their position and reason if new."""
-    while True:
-        batch = _to_look_at(turn)
-        if not batch:
-            if not turn.unreserve:
-                break
-            for kernel_id in turn.unreserve:
-                turn.state.pool.release(kernel_id, RESERVED)
-            turn.unreserve = set()
-        for waiting in batch:
-            if turn.state.queue.find(*waiting.key) is waiting:
-                _look_at(turn, waiting)
-    _tell(turn)
-
-
-def _to_look_at(turn: Turn) -> list[WaitingCell]:
-    state = turn.state
-    touched = state.pool.drain_touched()
-    if state.kept or state.queue.has_overtaken:
-        touched |= _keep(turn)
-    if turn.look_at_all:
-        turn.look_at_all = False
-        state.dirty.clear()
-        return list(state.queue)
-    found: set[WaitingCell] = set()
-    if touched and state.queue.in_need:
-        found = state.queue.in_line(touched)
-        most = max(state.pool.free_count(host) for host in touched)
-        found.update(state.queue.anywhere(most))
-    if not state.dirty:
-        return sorted(found, key=_rank)
-    dirty, state.dirty = state.dirty, set()
-    for kernel_id in dirty:
-        kernel = state.kernels.get(kernel_id)
-        if kernel is not None:
-            if kernel.migration is not None:
-                migration.go_on(turn, kernel)
-            found.update(kernel.waiting)
-    return sorted(found, key=_rank) if len(found) > 1 else list(found)
-
-
-def _rank(waiting: WaitingCell) -> Rank:
-    return waiting.rank
-
-
-def _look_at(turn: Turn, waiting: WaitingCell) -> None:
-    kernel = turn.state.kernels[waiting.cell.kernel]
-    kept: Collection[DeviceId] = ()
-    if turn.state.kept:
-        kept = {
-            device
-            for order, devices in turn.state.kept.items()
-            if order < waiting.order
-            for device in devices
-        }
-    choice: Choice | None = None
-    if waiting.cell.gpus:
-        choice = quotas.never(turn, kernel, waiting)
-    if choice is None:
-        choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
-        if waiting.cell.gpus and isinstance(choice, Run | Move | Wake):
-            choice = quotas.hold_back(turn, kernel, waiting) or choice
-    if isinstance(choice, Run) and turn.state.options.hints:
-        _start(turn, kernel, waiting, choice)
-    elif isinstance(choice, Run):
-        turn.state.queue.stand(waiting, ())
-        turn.reasons[waiting] = "its replicas are electing an executor"
-        ballots.call(turn, kernel, waiting)
-    elif isinstance(choice, Reject):
-        _reject(turn, kernel, waiting, choice)
-    elif isinstance(choice, Wake):
-        turn.state.queue.stand(waiting, ())
-        turn.reasons[waiting] = choice.reason
-        if choice.hosts:
-            settling.move_in(turn, kernel, choice.hosts, choice.devices)
-        else:
-            settling.wake(turn, kernel)
-    elif isinstance(choice, Move):
-        turn.state.queue.stand(waiting, choice.line_at)
-        turn.reasons[waiting] = _move(turn, kernel, waiting, choice)
-    else:
-        turn.state.queue.stand(waiting, choice.line_at, anywhere=choice.anywhere)
-        turn.reasons[waiting] = choice.reason
-
-
-def _move(turn: Turn, kernel: Kernel, waiting: WaitingCell, move: Move) -> str:
-    """Bring a replica of the kernel to where the cell can run; returns what it waits for."""
-    if kernel.id in turn.unreserve:
-        # One has just moved for it, and still it could not begin.
-        turn.unreserve.discard(kernel.id)
-        turn.state.pool.release(kernel.id, RESERVED)
-    victim = migration.choose_victim(turn, kernel)
-    if victim is None:
-        raise Defect(f"policy {turn.policy.name} moves {kernel.id}, of which nothing can move")
-    migration.begin(
-        turn,
-        kernel,
-        MigrationReason.CELL,
-        victim=victim,
-        target=move.target,
-        cell=waiting.cell.cell,
-        devices=move.devices,
-    )
-    return move.reason
-
-
-def _keep(turn: Turn) -> set[HostId]:
-    """Choose anew what is kept for protected cells; returns the hosts where that makes news."""
-    state = turn.state
-    protected = state.queue.protected
-    before, state.kept = state.kept, {}
-    kept: set[DeviceId] = set()
-    for waiting in protected:
-        kernel = state.kernels[waiting.cell.kernel]
-        devices = turn.policy.keep(turn.view, kernel, waiting, kept)
-        state.kept[waiting.order] = devices
-        kept.update(devices)
-    changed = set(before.items()) ^ set(state.kept.items())
-    return _hosts_of(turn, (device for _, devices in changed for device in devices))
-
-
-def _hosts_of(turn: Turn, devices: Iterable[DeviceId]) -> set[HostId]:
-    return {host for device in devices for host in turn.state.pool.hosts_of(device)}
-
-
-def _tell(turn: Turn) -> None:
-    queue = turn.state.queue
-    if not queue.moved and not turn.reasons:
-        return
-    news: dict[WaitingCell, int] = {}
-    if queue.moved:
-        queue.moved = False
-        line = queue.first(None if turn.whole_line else FIRST)
-        news = {
-            waiting: place
-            for place, waiting in enumerate(line, start=1)
-            if waiting.position != place or waiting in turn.reasons
-        }
-    for waiting in turn.reasons:
-        if queue.find(*waiting.key) is waiting and not waiting.for_gpus:
-            own = turn.state.kernels[waiting.cell.kernel].waiting
-            news[waiting] = own.index(waiting) + 1
-        elif waiting.for_gpus:
-            news.setdefault(waiting, waiting.position or queue.place(waiting))
-    for waiting, position in sorted(news.items(), key=lambda item: item[0].rank):
-        reason = turn.reasons.get(waiting, waiting.reason)
-        if (position, reason) != (waiting.position, waiting.reason):
-            waiting.position, waiting.reason = position, reason
-            turn.say(
-                CellWaiting(
-                    kernel=waiting.cell.kernel,
-                    cell=waiting.cell.cell,
-                    position=position,
-                    reason=reason,
-                    estimate_ms=estimate_ms(turn.state, waiting, turn.at),
-                )
-            )

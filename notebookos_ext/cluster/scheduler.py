@@ -21,6 +21,7 @@ from notebookos_ext.cluster import (
     migration,
     prewarm,
     settling,
+    starting,
     ticks,
 )
 from notebookos_ext.cluster.actions import Action
@@ -90,5 +91,5 @@ class Scheduler:
         HANDLERS[type(event)](turn, event)
         for kernel in turn.restart:
             kernels.kernel_restarted(turn, events.KernelRestarted(kernel, event.at))
-        cells.advance(turn)
+        starting.advance(turn)
         return turn.actions
