@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle as private
 
-from notebookos_ext.kernel import arrays, frames, kinds, optimizers, tensors
+from notebookos_ext.kernel import arrays, frames, kinds, optimizers, tensors, trials
 from notebookos_ext.kernel.blocks import Fingerprints
 from notebookos_ext.kernel.definitions import (
     Definition,
@@ -142,6 +142,19 @@ def _default(pickler: Reduction, value: object) -> Reduced:
         # Looking for __setstate__ on the half-made object would run the user's __getattr__.
         return (*(*reduced, None, None)[:5], kinds.fill_slots)
     return reduced
+
+
+def _tried(reducer: Reducer) -> Reducer:
+    """For classes whose objects may not load again: what cannot is held like what cannot travel."""
+
+    def reduce(pickler: Reduction, value: object) -> Reduced:
+        reduced = reducer(pickler, value)
+        if not isinstance(reduced, tuple) or reduced[0] is Tombstone:
+            return reduced
+        problem = trials.problem(value, reduced)
+        return pickler.hold(value, problem) if problem else reduced
+
+    return reduce
 
 
 def _keeper(
@@ -465,6 +478,12 @@ _FIXED: dict[type, Reducer] = {
 
 
 def _find_reducer(kind: type) -> Reducer:
+    reducer = _known_reducer(kind)
+    own = reducer is _default or issubclass(kind, BaseException)
+    return _tried(reducer) if own and trials.is_doubtful(kind) else reducer
+
+
+def _known_reducer(kind: type) -> Reducer:
     fixed = _FIXED.get(kind)
     if fixed is not None:
         return fixed
