@@ -47,6 +47,7 @@ class Scope(msgspec.Struct, frozen=True):
     seeds: int = 30
     days_seeds: tuple[int, ...] = (1,)
     """Seeds of the 90-day study; none leaves it out."""
+    days_policies: tuple[str, ...] = ORDER
     workers: int = 1
 
 
@@ -236,7 +237,7 @@ def _days(scope: Scope, told: Told) -> str:
         limits = bounds(workload)
         jobs = [
             Job(policy, "ninety_day", Plan(policy=policy, hosts_max=DAYS_HOSTS_MAX), seed)
-            for policy in policies()
+            for policy in scope.days_policies
         ]
         measured = _measure(jobs, scope, told, "90 days")
         costs = {name: m.cost for name, m in measured.items() if m.cost is not None}

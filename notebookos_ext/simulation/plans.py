@@ -27,7 +27,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     replica_count: int = 3
     shape: HostShape = HostShape()
     hosts_min: int = 4
-    """Hosts that are there from the start, and never fewer."""
+    """Hosts that are there from the start; fewer only if the options say so."""
     hosts_max: int = 30
     delays: Delays = Delays()
     faults: Faults = Faults()
@@ -101,10 +101,12 @@ def _replicated(scaler: AutoscalerOptions, plan: Plan) -> Options:
 
 
 def _pooled(scaler: AutoscalerOptions, plan: Plan) -> Options:
+    # Thrift first: replicas come from the pool in half a second, so hosts may be few and full.
+    thrifty = msgspec.structs.replace(scaler, least_hosts=1, spread=0.25, keep_s=240.0)
     prewarm = PrewarmOptions(
         rule=PrewarmRule.MINIMUM, per_host=8, start_s=plan.delays.replica_start_cold_s
     )
-    return Options(migrate=True, autoscaler=scaler, prewarm=prewarm)
+    return Options(migrate=True, rebalance=True, autoscaler=thrifty, prewarm=prewarm)
 
 
 _USUAL: dict[str, Callable[[AutoscalerOptions, Plan], Options]] = {
