@@ -84,6 +84,7 @@ def _plan(seed: int, policy: str | None) -> Plan:
         idle_s=rng.choice((0.0, 0.0, 30.0)),
         subscription_limit=rng.choice((0.0, 0.0, 1.0, 2.0)),
         quota=rng.choice((0, 0, 4)),
+        hints=rng.random() < 0.75,
     )
     return msgspec.structs.replace(plan, options=options)
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 from notebookos_ext.cluster import actions as a
 from notebookos_ext.cluster import events as e
-from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome, ReplicaId
+from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, Outcome
 from notebookos_ext.errors import Defect
 from notebookos_ext.simulation.faults import after_s
 from notebookos_ext.simulation.ground import Ground
+from notebookos_ext.simulation.locks import DeviceLocks
 from notebookos_ext.simulation.machines import HostShape, Machine, Machines
 from notebookos_ext.simulation.notebooks import Notebook, Process, Running, kernel_of
 
@@ -26,9 +27,7 @@ class World:
         self.ground = ground
         self.machines = Machines(ground, shape, hosts_max, self._host_is_lost)
         self.notebooks: dict[KernelId, Notebook] = {}
-        self._locks: dict[DeviceId, a.StartAttempt] = {}
-        self._held: dict[ReplicaId, a.StartAttempt] = {}
-        """What each replica holds: the attempt that bound it last, until it is released."""
+        self._locks = DeviceLocks()
         self._life = 0
         self.carry: dict[type, Callable[..., None]] = {
             **self.machines.carry,
@@ -40,6 +39,7 @@ class World:
             a.RestoreKernel: self._restore_kernel,
             a.StartEpoch: self._start_epoch,
             a.CloseKernel: self._close_kernel,
+            a.CallElection: self._call_election,
             a.StartAttempt: self._start_attempt,
             a.CloseAttempt: self._close_attempt,
             a.ReleaseGpus: self._release_gpus,
@@ -129,7 +129,7 @@ class World:
 
     def _forget(self, notebook: Notebook, process: Process) -> None:
         del notebook.processes[process.replica]
-        self._unlock(process.replica)
+        self._locks.drop(process.replica)
         machine = self.machines.get(process.host)
         if machine is not None:
             machine.replicas.discard(process.replica)
@@ -201,6 +201,36 @@ class World:
 
     # ---- attempts
 
+    def _call_election(self, action: a.CallElection) -> None:
+        notebook = self.notebooks[action.kernel]
+        for voter in action.voters:
+            process = notebook.processes.get(voter)
+            if process is None or not process.ready:
+                raise Defect(f"{voter} has no process that could vote ({action})")
+            takes_s = self.ground.delays.message_s + self.ground.commit_s()
+            self.ground.agenda.after(takes_s, self._cast, notebook, process, action)
+
+    def _cast(self, notebook: Notebook, process: Process, action: a.CallElection) -> None:
+        """LEAD with free devices of its host, or YIELD; the lost ones say nothing."""
+        machine = self.machines.get(process.host)
+        if machine is None or not _lives(notebook, process):
+            return
+        devices = [spec.device for spec in machine.spec.devices]
+        free = [device for device in devices if not self._locks.taken(device)]
+        lead = len(free) >= action.gpus
+        self.ground.say(
+            e.BallotCast(
+                action.kernel,
+                action.cell,
+                action.attempt,
+                process.replica,
+                lead,
+                tuple(free[: action.gpus]) if lead else (),
+                "" if lead else f"{len(free)} GPUs are free",
+                self.ground.now_s,
+            )
+        )
+
     def _start_attempt(self, action: a.StartAttempt) -> None:
         self.machines.living(action.host, action)
         notebook = self.notebooks[action.kernel]
@@ -212,7 +242,7 @@ class World:
         if process is None or not process.ready or process.host != action.host:
             raise Defect(f"the executor of {action} is not ready there")
         notebook.last_attempt = action.attempt
-        self._lock(action)
+        self._locks.take(action)
         notebook.open = Running(action)
         delays = self.ground.delays
         if action.devices and self.ground.happens(self.ground.faults.refusal_share):
@@ -234,7 +264,7 @@ class World:
         if not _is_open(notebook, action):
             return
         notebook.open = None
-        self._unlock(action.replica, action.attempt)
+        self._locks.drop(action.replica, action.attempt)
         reason = "a process outside the cluster uses a GPU" if busy else "its replica is gone"
         now_s = self.ground.now_s
         self.ground.say(
@@ -311,30 +341,9 @@ class World:
         machine = self.machines.get(action.host)
         if machine is None or not machine.up:
             return
-        self._unlock(action.replica, action.attempt)
+        self._locks.drop(action.replica, action.attempt)
         now_s = self.ground.now_s
         self.ground.say(e.GpusReleased(action.kernel, action.cell, action.attempt, now_s))
-
-    # ---- devices
-
-    def _lock(self, action: a.StartAttempt) -> None:
-        if not action.devices:
-            return
-        # A replica takes over what it holds from its last cell.
-        self._unlock(action.replica)
-        for device in action.devices:
-            if device in self._locks:
-                raise Defect(f"{device} is bound twice, by {self._locks[device]} and {action}")
-            self._locks[device] = action
-        self._held[action.replica] = action
-
-    def _unlock(self, replica: ReplicaId, attempt: int | None = None) -> None:
-        """Free what a replica holds; with `attempt`, only what that one bound."""
-        held = self._held.get(replica)
-        if held is not None and attempt in (None, held.attempt):
-            del self._held[replica]
-            for device in held.devices:
-                del self._locks[device]
 
     def _incarnation(self, process: Process) -> str:
         machine = self.machines.get(process.host)

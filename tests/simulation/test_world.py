@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from notebookos_ext.cluster import actions as a
@@ -102,6 +103,20 @@ def test_what_an_agent_would_refuse(actions: list[a.Action], says: str) -> None:
         rig.do(*actions)
 
 
+def test_replicas_vote_by_what_their_hosts_have_free() -> None:
+    rig = Rig()
+    rig.do(start(1, 1), start(2, 2), start(3, 3))
+    rig.world.carry[a.StartAttempt](attempt(1, 1, "SIM-1-0"))
+    voters = (ReplicaId("k:1"), ReplicaId("k:2"))
+    rig.world.carry[a.CallElection](a.CallElection(K, CellId("c2"), 2, voters, 2))
+    ballots = {x.replica: x for x in rig.run() if isinstance(x, e.BallotCast)}
+    assert not ballots[voters[0]].lead
+    assert ballots[voters[0]].reason == "1 GPUs are free"
+    assert ballots[voters[1]].devices == (DeviceId("SIM-2-0"), DeviceId("SIM-2-1"))
+    with pytest.raises(Defect, match="no process that could vote"):
+        rig.do(a.CallElection(K, CellId("c3"), 3, (ReplicaId("k:9"),), 1))
+
+
 def test_two_attempts_and_two_bindings_are_refused() -> None:
     rig = Rig()
     rig.do(start(1, 1), start(2, 2), start(3, 3))
@@ -111,8 +126,13 @@ def test_two_attempts_and_two_bindings_are_refused() -> None:
     rig.run()
     with pytest.raises(Defect, match="came again"):
         rig.do(attempt(1, 1, "SIM-1-1"))
+    m = KernelId("m")
+    rig.world.open_kernel(m)
+    rig.do(msgspec.structs.replace(start(1, 1), kernel=m, replica=ReplicaId("m:1")))
     with pytest.raises(Defect, match="bound twice"):
-        rig.do(attempt(2, 1, "SIM-1-0"))
+        rig.do(
+            msgspec.structs.replace(attempt(1, 1, "SIM-1-0"), kernel=m, replica=ReplicaId("m:1"))
+        )
 
 
 def test_a_member_is_exchanged_when_both_groups_have_a_majority() -> None:
