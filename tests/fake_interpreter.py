@@ -146,18 +146,18 @@ class FakeReplica:
     def act(self, lead: Lead, words: list[str]) -> None:
         match words:
             case ["commit", name]:
-                self.commit(lead, Component((name,), b"skeleton"))
+                self.commit(lead, Component((name,), b"skeleton", definitions=()))
             case ["commit", name, size]:
-                self.commit(lead, Component((name,), os.urandom(int(size))))
+                self.commit(lead, Component((name,), os.urandom(int(size)), definitions=()))
             case ["store" | "claim" as how, name, *rest]:
                 data = os.urandom(int(rest[0])) if rest else b"never stored"
                 digest = chunk_digest(data)
                 if how == "store":
                     self.send(0, StoreChunk(digest, data))
                 block = Block(len(data), chunks=(ChunkRef(digest, len(data)),))
-                self.commit(lead, Component((name,), b"skeleton", (block,)))
+                self.commit(lead, Component((name,), b"skeleton", (block,), definitions=()))
             case ["late", name]:
-                delta = Delta(components=(Component((name,), b"late"),))
+                delta = Delta(components=(Component((name,), b"late", definitions=()),))
                 self.request(CommitState(lead.attempt, delta))
             case ["await-interrupt"]:
                 say(waits=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from typing import TypeVar
 
 from notebookos_ext.errors import NotebookOSError, NotFound
-from notebookos_ext.storage.base import CheckpointStore
+from notebookos_ext.storage.base import CheckpointStore, StoreUsage
 
 REMEMBERED_CHUNKS = 16_384
 
@@ -58,6 +58,14 @@ class Chunks:
     async def fetch(self, digest: str) -> bytes:
         """The chunk, verified. Raises NotFound, CorruptRecord, StorageError, InvalidRequest."""
         return await self._run(self._store.get, digest)
+
+    async def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+        """Delete old chunks that are not `named`; what went. Raises StorageError."""
+        return await self._run(self._store.sweep, frozenset(named), older_than_s)
+
+    def doubt(self) -> None:
+        """Somebody may sweep the store: look there before anything is called kept again."""
+        self._kept.clear()
 
     async def _write(self, digest: str, data: bytes) -> None:
         try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import bisect
 
-from notebookos_ext.agent.history import History
+from notebookos_ext.agent.history import Generation, History
 from notebookos_ext.agent.replica_link import ReplicaLink
 from notebookos_ext.cluster.entries import LeadEntry
 from notebookos_ext.cluster.messages.replica import Apply
@@ -24,8 +25,9 @@ class Feed:
         self._link = link
         self._epoch = epoch
         self._mark = mark
+        self._source: Generation | None = None
+        self._folded_sent = 0
         self._next = 0
-        self._sent_index = 0
         self._continuing = False
         self.applied_index = 0
         self._progress = asyncio.Event()
@@ -38,7 +40,18 @@ class Feed:
     @property
     def all_sent(self) -> bool:
         """Whether everything that is committed here was written to the replica."""
-        return self._next >= len(self._history.deltas)
+        source = self._source
+        return source is self._history.generation and self._has_all_of(source)
+
+    @property
+    def is_stranded(self) -> bool:
+        """Whether the log has forgotten what this replica lacks: it must begin anew."""
+        last = self._source
+        if last is None or last.last_delta_index == 0:
+            return False
+        while last.next is not None:
+            last = last.next
+        return self._same_epoch and last is not self._history.generation
 
     @property
     def _same_epoch(self) -> bool:
@@ -49,30 +62,61 @@ class Feed:
         if not self._same_epoch:
             # Either it starts later, or it is about to be stopped.
             return
-        deltas = self._history.deltas
-        stop = min(len(deltas), self._next + AT_ONCE)
-        while self._next < stop and not self._link.is_full:
-            committed = deltas[self._next]
-            self._next += 1
-            index = committed.raw.index
-            own = committed.raw.proposal_id.startswith(self._mark)
-            if own and self.applied_index >= self._sent_index:
-                # It has all before as well: nothing to say, and nothing to wait for.
-                self.applied(index)
-                continue
-            self._sent_index = index
-            self._link.send(
-                Apply(
-                    index=index,
-                    delta=None if own else self._history.delta(committed),
-                    attempt=committed.attempt,
-                    executor=committed.executor,
-                    own=own,
-                )
-            )
-        if self._next < len(deltas) and not self._link.is_full and not self._continuing:
+        left = AT_ONCE
+        while left and not self._link.is_full and (apply := self._take()) is not None:
+            self._link.send(apply)
+            left -= 1
+        if not left and not self._link.is_full and not self._continuing:
             self._continuing = True
             asyncio.get_running_loop().call_soon(self._continue)
+
+    def _take(self) -> Apply | None:
+        """The next that the replica lacks; None if there is nothing now."""
+        source = self._source
+        if source is None or source.last_delta_index == 0:
+            source = self._begin_with(self._history.generation)
+        while self._has_all_of(source) and source.next is not None:
+            source = self._go_on(source, source.next)
+        if self._folded_sent < len(source.folded):
+            folded = source.folded[self._folded_sent]
+            self._folded_sent += 1
+            ledger = self._history.ledger
+            return Apply(
+                index=folded.index,
+                delta=folded.delta,
+                attempt=ledger.last_attempt,
+                executor=ledger.executor,
+                own=False,
+            )
+        if self._next == len(source.deltas):
+            return None
+        committed = source.deltas[self._next]
+        self._next += 1
+        own = committed.raw.proposal_id.startswith(self._mark)
+        return Apply(
+            index=committed.raw.index,
+            delta=None if own else self._history.delta(committed),
+            attempt=committed.attempt,
+            executor=committed.executor,
+            own=own,
+        )
+
+    def _has_all_of(self, source: Generation) -> bool:
+        return self._folded_sent == len(source.folded) and self._next == len(source.deltas)
+
+    def _begin_with(self, generation: Generation) -> Generation:
+        self._source = generation
+        self._folded_sent = self._next = 0
+        return generation
+
+    def _go_on(self, former: Generation, later: Generation) -> Generation:
+        """What was folded is in the former one, all of which was sent."""
+        self._source = later
+        self._folded_sent = len(later.folded)
+        self._next = bisect.bisect_right(
+            later.deltas, former.last_delta_index, key=lambda delta: delta.raw.index
+        )
+        return later
 
     def stand_down(self, lead: LeadEntry, index: int) -> bool:
         """Tell the replica that another one leads now, unless what comes first is still unsent.

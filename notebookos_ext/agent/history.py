@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -22,8 +22,10 @@ from notebookos_ext.cluster.entries import (
     StateEntry,
     decode_entry,
 )
-from notebookos_ext.cluster.ledger import Ledger
+from notebookos_ext.cluster.folding import FoldedDelta, fold
+from notebookos_ext.cluster.ledger import Ledger, LedgerState
 from notebookos_ext.cluster.model import KernelId, Outcome, ReplicaId
+from notebookos_ext.cluster.snapshots import KernelSnapshot
 from notebookos_ext.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
@@ -46,14 +48,80 @@ class CommittedDelta(msgspec.Struct, frozen=True):
     executor: ReplicaId
 
 
+class Generation:
+    """What a replica must be told that begins with nothing: folded deltas, then those since.
+
+    A compaction begins a new generation. Who is being fed from the former one goes on with that,
+    and then with the `next`, whose folded part ends where the former one does or before. A snapshot
+    of another host begins one that is no other's next: what lies between is not known here.
+    """
+
+    def __init__(
+        self,
+        folded: tuple[FoldedDelta, ...] = (),
+        folded_index: int = 0,
+        deltas: Iterable[CommittedDelta] = (),
+    ) -> None:
+        self.folded = folded
+        self.folded_index = folded_index
+        """Up to this log index everything is in `folded`."""
+        self.deltas = list(deltas)
+        self.next: Generation | None = None
+
+    @property
+    def last_delta_index(self) -> int:
+        """Log index of the newest delta; 0 if there is none."""
+        if self.deltas:
+            return self.deltas[-1].raw.index
+        return self.folded[-1].index if self.folded else 0
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """A history as it was at one moment; `fold` may be called in another thread."""
+
+    kernel: KernelId
+    log_key: bytes
+    index: int
+    ledger: LedgerState
+    folded: tuple[FoldedDelta, ...]
+    deltas: tuple[CommittedDelta, ...]
+    verdicts: tuple[tuple[str, int, bool], ...]
+    outcomes: tuple[tuple[int, Outcome], ...]
+
+    def fold(self) -> KernelSnapshot:
+        """The snapshot of that moment."""
+        return KernelSnapshot(
+            index=self.index,
+            ledger=self.ledger,
+            deltas=fold((*self.folded, *self._decoded())),
+            verdicts=self.verdicts,
+            outcomes=self.outcomes,
+        )
+
+    def chunk_digests(self) -> set[str]:
+        """Every chunk that a replica needs to be brought up to this moment."""
+        return {
+            ref.digest
+            for folded in (*self.folded, *self._decoded())
+            for ref in folded.delta.all_chunk_refs()
+        }
+
+    def _decoded(self) -> Iterator[FoldedDelta]:
+        for committed in self.deltas:
+            raw = committed.raw
+            delta = _delta_of(decode_entry(self.kernel, raw.payload, self.log_key))
+            if delta is not None:
+                yield FoldedDelta(raw.index, delta)
+
+
 class History:
     """One kernel's committed entries, folded. `on_change` is called after entries were taken in."""
 
     def __init__(self, kernel: KernelId, log_key: bytes, *, on_change: Callable[[], None]) -> None:
         self.kernel = kernel
         self.ledger = Ledger()
-        self.deltas: list[CommittedDelta] = []
-        """Those of the present epoch, in log order."""
+        self.generation = Generation()
+        """The deltas of the present epoch."""
         self.folded_index = 0
         self._log_key = log_key
         self._on_change = on_change
@@ -65,7 +133,12 @@ class History:
     @property
     def last_delta_index(self) -> int:
         """Log index of the newest delta that counts; 0 if there is none in this epoch."""
-        return self.deltas[-1].raw.index if self.deltas else 0
+        return self.generation.last_delta_index
+
+    @property
+    def deltas(self) -> list[CommittedDelta]:
+        """Those of the present epoch that are not folded, in log order."""
+        return self.generation.deltas
 
     def verdict(self, proposal_id: str) -> Verdict | None:
         """What became of a proposal of not long ago; None while it is not committed here."""
@@ -99,6 +172,43 @@ class History:
         if self.folded_index != before:
             self._on_change()
 
+    # ---- snapshots -------------------------------------------------------------------------------
+
+    def freeze(self) -> Frozen:
+        """As it is now."""
+        return Frozen(
+            kernel=self.kernel,
+            log_key=self._log_key,
+            index=self.folded_index,
+            ledger=self.ledger.state,
+            folded=self.generation.folded,
+            deltas=tuple(self.generation.deltas),
+            verdicts=tuple((name, v.index, v.counts) for name, v in self._verdicts.items()),
+            outcomes=tuple(self._outcomes.items()),
+        )
+
+    def forget(self, snapshot: KernelSnapshot) -> None:
+        """Keep no more of what `snapshot`, made here, holds folded."""
+        if snapshot.ledger.epoch == self.ledger.epoch:
+            later = [d for d in self.generation.deltas if d.raw.index > snapshot.index]
+            former = self.generation
+            self.generation = former.next = Generation(snapshot.deltas, snapshot.index, later)
+
+    def restore(self, index: int, snapshot: KernelSnapshot) -> bool:
+        """Go on from a snapshot of the log up to `index`; False if all of it is known here."""
+        if index <= self.folded_index:
+            return False
+        self.folded_index = index
+        self.ledger.restore(snapshot.ledger)
+        self.generation = Generation(snapshot.deltas, index)
+        self._verdicts = OrderedDict(
+            (name, Verdict(index=at, counts=counts)) for name, at, counts in snapshot.verdicts
+        )
+        self._outcomes = OrderedDict(snapshot.outcomes)
+        self._epoch_changed.set()
+        self._on_change()
+        return True
+
     def _fold_one(self, raw: Entry) -> None:
         try:
             entry = decode_entry(self.kernel, raw.payload, self._log_key)
@@ -115,7 +225,7 @@ class History:
             )
             return
         if isinstance(entry, EpochEntry):
-            self.deltas = []
+            self.generation = Generation(folded_index=raw.index)
             self._epoch_changed.set()
         elif isinstance(entry, ClosedEntry):
             self._outcomes[entry.attempt] = entry.outcome

@@ -23,12 +23,15 @@ from typing import Any
 from notebookos_ext.agent import attempts
 from notebookos_ext.agent.binding import DeviceBindings
 from notebookos_ext.agent.chunks import Chunks
+from notebookos_ext.agent.compaction import CompactionLimits
 from notebookos_ext.agent.config import control_path, make_folder, peer_path
 from notebookos_ext.agent.control import ControlServer
 from notebookos_ext.agent.inventory import HostInventory
+from notebookos_ext.agent.kernel_states import KernelStates
 from notebookos_ext.agent.kernels import HostedKernel, HostTools
 from notebookos_ext.agent.leases import Lease
 from notebookos_ext.agent.leftovers import SessionBook
+from notebookos_ext.agent.log_requests import LogRequests
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.membership import MembershipRequests
 from notebookos_ext.agent.procfs import descendants, kill
@@ -61,12 +64,15 @@ from notebookos_ext.cluster.messages.control import (
     LoseAttempt,
     NewEpoch,
     OpenKernel,
+    ReadChunks,
     ReadInventory,
+    ReadMembers,
     ReleaseDevices,
     RenewLease,
     SetPeers,
     StopAgent,
     StopReplica,
+    SweepStore,
 )
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import HostId, HostSpec, KernelId, ReplicaId
@@ -120,7 +126,9 @@ class HostAgent:
             on_peer_change=self._peer_changed,
             rng=random.Random(rng.getrandbits(64)),
         )
+        self._chunks = Chunks(store, self._store_threads)
         self._members = self._engine(clock, rng)
+        self._logs = LogRequests(self._members, self._kernels, self._chunks)
         self._membership = MembershipRequests(self._members)
         self._sessions = SessionBook(self._folder / "sessions")
         self._templates = Templates(
@@ -131,7 +139,7 @@ class HostAgent:
             incarnation=self.incarnation,
             members=self._members,
             bindings=DeviceBindings(inventory, Path(config.lock_folder)),
-            chunks=Chunks(store, self._store_threads),
+            chunks=self._chunks,
             templates=self._templates,
             reaper=self._reaper,
             socket_folder=Path(config.socket_folder),
@@ -155,6 +163,9 @@ class HostAgent:
             LoseAttempt: self._lose,
             ReleaseDevices: self._release,
             CloseMember: self._close_member,
+            ReadMembers: self._logs.read_members,
+            ReadChunks: self._logs.read_chunks,
+            SweepStore: self._logs.sweep_store,
             ReadInventory: self._read_inventory,
             StopAgent: self._stop,
         }
@@ -176,6 +187,10 @@ class HostAgent:
             clock=clock,
             rng=rng,
             on_committed=self._committed,
+            hooks=KernelStates(self._kernels, self._chunks),
+            limits=CompactionLimits(
+                entries=self.config.compact_entries, size_bytes=self.config.compact_bytes
+            ),
         )
 
     # ---- life ---------------------------------------------------------------------------------
@@ -332,7 +347,7 @@ class HostAgent:
         log.info("the member of kernel %s is opened again", name)
         await self._members.close(name, delete=False)
         await self._members.open(
-            name, self._members_of[name], campaign=False, group=kernel.group, is_new=False
+            name, self._members_of.get(name, ()), campaign=False, group=kernel.group, is_new=False
         )
 
     async def _join(self, request: JoinGroup) -> Joined:

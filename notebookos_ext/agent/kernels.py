@@ -34,6 +34,7 @@ from notebookos_ext.cluster.messages.control import (
     RunningReplica,
 )
 from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.snapshots import KernelSnapshot
 from notebookos_ext.errors import (
     NoMajority,
     NotFound,
@@ -163,6 +164,19 @@ class HostedKernel:
         """Commit the epoch, unless it (or a later one) has begun. Raises what `propose` raises."""
         if self.history.ledger.epoch < epoch:
             await self.propose(EpochEntry(epoch=epoch), self.proposal_id(), timeout_s=10.0)
+
+    def restore(self, index: int, snapshot: KernelSnapshot) -> None:
+        """Go on from a snapshot of the log up to `index`, unless all of it is known here."""
+        if not self.history.restore(index, snapshot):
+            return
+        session = self.session
+        if session is not None and session.is_alive and session.feed.is_stranded:
+            session.give_up(
+                StorageError(
+                    f"{self.tools.host} was away for so long that the log of kernel {self.kernel} "
+                    "no longer has what its replica missed; the replica begins anew"
+                )
+            )
 
     def _changed(self) -> None:
         session = self.session

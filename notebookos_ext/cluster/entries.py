@@ -112,6 +112,11 @@ class Delta(msgspec.Struct, frozen=True):
         """Every chunk that must be in the store before an entry with this delta is proposed."""
         return tuple(ref for component in self.components for ref in component.chunk_refs())
 
+    def all_chunk_refs(self) -> tuple[ChunkRef, ...]:
+        """Those, and what its environment needs."""
+        around = (ref for section in self.around().components for ref in section.chunk_refs())
+        return (*self.chunk_refs(), *around)
+
 
 class EpochEntry(msgspec.Struct, frozen=True, tag="epoch"):
     """A new life of the namespace; everything before it counts for nothing."""

@@ -7,6 +7,8 @@ kernel, upwards over all its cells, so an attempt number alone fences older ones
 
 from __future__ import annotations
 
+import msgspec
+
 from notebookos_ext.cluster.entries import (
     ClosedEntry,
     EpochEntry,
@@ -15,6 +17,16 @@ from notebookos_ext.cluster.entries import (
     StateEntry,
 )
 from notebookos_ext.cluster.model import Outcome, ReplicaId
+
+
+class LedgerState(msgspec.Struct, frozen=True, array_like=True):
+    """All that a ledger knows."""
+
+    epoch: int
+    last_attempt: int
+    lead: LeadEntry | None
+    executor: ReplicaId | None
+    fenced_attempt: int
 
 
 class Ledger:
@@ -29,6 +41,21 @@ class Ledger:
         """Who led the last attempt of this epoch; None before the first."""
         self._fenced_attempt = 0
         """Attempts up to this one were given up before their LEAD was committed."""
+
+    @property
+    def state(self) -> LedgerState:
+        """To go on from later, or elsewhere."""
+        return LedgerState(
+            self.epoch, self.last_attempt, self.lead, self.executor, self._fenced_attempt
+        )
+
+    def restore(self, state: LedgerState) -> None:
+        """Go on from there."""
+        self.epoch = state.epoch
+        self.last_attempt = state.last_attempt
+        self.lead = state.lead
+        self.executor = state.executor
+        self._fenced_attempt = state.fenced_attempt
 
     def accept(self, entry: LogEntry) -> bool:
         """Take one entry in; False means that it does not count and must be ignored everywhere."""

@@ -7,6 +7,7 @@ runs them in a thread.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Protocol
 
 import msgspec
@@ -39,11 +40,21 @@ class CheckpointStore(Protocol):
         ...
 
     def has(self, digest: str) -> bool:
-        """Whether `get` would find the chunk. Raises StorageError."""
+        """Whether `get` would find the chunk; a sweep then spares it for a while.
+
+        Raises StorageError.
+        """
         ...
 
     def delete(self, digest: str) -> None:
         """Forget the chunk; one that is not there is no error. Raises StorageError."""
+        ...
+
+    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+        """Delete chunks not `named` that were not put or looked for so long; what was deleted.
+
+        Raises StorageError.
+        """
         ...
 
     def usage(self) -> StoreUsage:

@@ -10,7 +10,7 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from notebookos_ext.clock import Clock
@@ -28,6 +28,7 @@ class DiskStore:
         self._chunks = folder / "chunks"
         self._incoming = folder / "incoming"
         self._corrupt = folder / "corrupt"
+        self._clock = clock
         with _as_storage_error(folder):
             for path in (folder, self._chunks, self._incoming):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -38,7 +39,7 @@ class DiskStore:
         check_chunk(digest, data)
         path = self._path(digest)
         with _as_storage_error(path):
-            if path.exists():
+            if _freshened(path):
                 return
             written = self._write_aside(data)
             try:
@@ -69,13 +70,29 @@ class DiskStore:
         """See `CheckpointStore.has`."""
         check_digest(digest)
         with _as_storage_error(self._chunks):
-            return self._path(digest).exists()
+            return _freshened(self._path(digest))
 
     def delete(self, digest: str) -> None:
         """See `CheckpointStore.delete`."""
         check_digest(digest)
         with _as_storage_error(self._chunks):
             self._path(digest).unlink(missing_ok=True)
+
+    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+        """See `CheckpointStore.sweep`."""
+        count = size = 0
+        before = self._clock.now() - older_than_s
+        with _as_storage_error(self._chunks):
+            for path in self._chunks.glob("*/*"):
+                if path.name in named:
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found = path.stat()
+                    if found.st_mtime < before:
+                        path.unlink()
+                        size += found.st_size
+                        count += 1
+        return StoreUsage(chunks=count, size_bytes=size)
 
     def usage(self) -> StoreUsage:
         """See `CheckpointStore.usage`."""
@@ -114,6 +131,15 @@ class DiskStore:
             with contextlib.suppress(FileNotFoundError):
                 if path.stat().st_mtime < before:
                     path.unlink()
+
+
+def _freshened(path: Path) -> bool:
+    """Whether the chunk is there; it counts as new then, so that no sweep takes it meanwhile."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _sync_folder(folder: Path) -> None:

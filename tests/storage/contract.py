@@ -68,3 +68,13 @@ class StoreContract:
         for call in (store.get, store.has, store.delete, lambda d: store.put(d, DATA)):
             with pytest.raises(InvalidRequest, match="not a chunk digest"):
                 call(digest)
+
+    def test_a_sweep_deletes_what_is_neither_named_nor_new(self, store: CheckpointStore) -> None:
+        other = chunk_digest(b"other")
+        store.put(DIGEST, DATA)
+        store.put(other, b"other")
+        assert store.sweep(frozenset(), 60.0) == StoreUsage(chunks=0, size_bytes=0)
+        swept = store.sweep(frozenset({DIGEST}), -60.0)
+        assert swept == StoreUsage(chunks=1, size_bytes=len(b"other"))
+        assert store.has(DIGEST)
+        assert not store.has(other)

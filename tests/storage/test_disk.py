@@ -80,3 +80,14 @@ def test_half_written_files_of_dead_processes_are_swept(tmp_path: Path) -> None:
     assert left.exists()
     DiskStore(tmp_path, clock=VirtualClock(written_at + ABANDONED_AFTER_S + 1))
     assert not left.exists()
+
+
+def test_what_was_put_again_or_looked_for_lately_is_not_swept(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, clock=SystemClock())
+    for look in (lambda: store.put(DIGEST, DATA), lambda: store.has(DIGEST)):
+        store.put(DIGEST, DATA)
+        os.utime(chunk_path(tmp_path), (1, 1))
+        look()
+        assert store.sweep(frozenset(), 60.0).chunks == 0
+    os.utime(chunk_path(tmp_path), (1, 1))
+    assert store.sweep(frozenset(), 60.0).chunks == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
 from notebookos_ext.cluster.model import (
     CellId,
     DeviceId,
@@ -178,6 +179,28 @@ class CloseMember(msgspec.Struct, frozen=True, tag=True):
     delete: bool
 
 
+class ReadMembers(msgspec.Struct, frozen=True, tag=True):
+    """Ask how the members of this host are. Answered by MemberReports."""
+
+
+class ReadChunks(msgspec.Struct, frozen=True, tag=True):
+    """Ask which chunks this host's logs and snapshots name. Answered by NamedChunks.
+
+    Before a sweep of the store every host that has a log of any kernel must be asked: what only the
+    log of an absent host names would be lost.
+    """
+
+
+class SweepStore(msgspec.Struct, frozen=True, tag=True):
+    """Delete chunks that are not among `named` and that nobody wrote or asked for lately.
+
+    One host per store is told. Answered by StoreSwept.
+    """
+
+    named: tuple[str, ...]
+    older_than_s: float
+
+
 class ReadInventory(msgspec.Struct, frozen=True, tag=True):
     """Ask for the devices' present use. Answered by Inventory."""
 
@@ -205,6 +228,9 @@ AgentRequest = (
     | LoseAttempt
     | ReleaseDevices
     | CloseMember
+    | ReadMembers
+    | ReadChunks
+    | SweepStore
     | ReadInventory
     | StopAgent
 )
@@ -285,6 +311,25 @@ class DevicesReleased(msgspec.Struct, frozen=True, tag=True):
     residual_bytes: int
 
 
+class MemberReports(msgspec.Struct, frozen=True, tag=True):
+    """The members of this host as of now."""
+
+    members: tuple[MemberStatus, ...]
+
+
+class NamedChunks(msgspec.Struct, frozen=True, tag=True):
+    """Digests of the chunks that this host's logs and snapshots name."""
+
+    digests: tuple[str, ...]
+
+
+class StoreSwept(msgspec.Struct, frozen=True, tag=True):
+    """How much a sweep has freed."""
+
+    chunks: int
+    size_bytes: int
+
+
 class DeviceUse(msgspec.Struct, frozen=True):
     """One reading of a device; None where it cannot be measured."""
 
@@ -311,6 +356,9 @@ AgentAnswer = (
     | AttemptBegun
     | AttemptNotBegun
     | DevicesReleased
+    | MemberReports
+    | NamedChunks
+    | StoreSwept
     | Inventory
 )
 

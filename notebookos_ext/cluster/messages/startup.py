@@ -44,6 +44,10 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Lease until the first controller attaches, then as the controller says."""
     consensus_engine: str = "raft"
     """`raft`, or `raftos`, which must be installed and is not durable."""
+    compact_entries: int = 4_000
+    """A kernel's log is compacted when it holds so many entries more than after the last time,"""
+    compact_bytes: int = 32 * 1024 * 1024
+    """or so many bytes."""
 
 
 class ForkReplica(msgspec.Struct, frozen=True):

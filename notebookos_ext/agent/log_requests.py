@@ -1,0 +1,60 @@
+"""What a controller asks about the logs of a host: how members are, and which chunks are in use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol
+
+from notebookos_ext.agent.chunks import Chunks
+from notebookos_ext.agent.history import Frozen
+from notebookos_ext.agent.kernels import HostedKernel
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
+from notebookos_ext.cluster.messages.control import (
+    MemberReports,
+    NamedChunks,
+    ReadChunks,
+    ReadMembers,
+    StoreSwept,
+    SweepStore,
+)
+from notebookos_ext.cluster.model import KernelId
+
+
+class Statuses(Protocol):
+    """The part of `members.Members` that is used here."""
+
+    @property
+    def kernels(self) -> tuple[KernelId, ...]: ...  # noqa: D102
+    def status(self, kernel: KernelId) -> MemberStatus: ...  # noqa: D102
+
+
+class LogRequests:
+    """Answers the controller; `kernels` are those that are open."""
+
+    def __init__(
+        self, members: Statuses, kernels: Mapping[KernelId, HostedKernel], chunks: Chunks
+    ) -> None:
+        self._members = members
+        self._kernels = kernels
+        self._chunks = chunks
+
+    async def read_members(self, _request: ReadMembers) -> MemberReports:
+        """How the members are."""
+        return MemberReports(tuple(map(self._members.status, self._members.kernels)))
+
+    async def read_chunks(self, _request: ReadChunks) -> NamedChunks:
+        """Which chunks the logs here name; from now on the store is asked what it still has."""
+        self._chunks.doubt()
+        frozen = [kernel.history.freeze() for kernel in self._kernels.values()]
+        return NamedChunks(await asyncio.to_thread(_digests, frozen))
+
+    async def sweep_store(self, request: SweepStore) -> StoreSwept:
+        """Delete chunks that nothing names. Raises StorageError."""
+        self._chunks.doubt()
+        swept = await self._chunks.sweep(request.named, request.older_than_s)
+        return StoreSwept(chunks=swept.chunks, size_bytes=swept.size_bytes)
+
+
+def _digests(histories: list[Frozen]) -> tuple[str, ...]:
+    return tuple(sorted(set().union(*(frozen.chunk_digests() for frozen in histories))))
