@@ -100,7 +100,11 @@ class NotebookOSApp(ExtensionApp):
     simulated_gpus_per_host = WholeNumber(
         _DEFAULTS.simulated_gpus_per_host, config=True, help="Simulated GPUs of a virtual host."
     )
-    policy = Text(_DEFAULTS.policy, config=True, help="Name of the scheduling policy.")
+    policy = Text(
+        _DEFAULTS.policy,
+        config=True,
+        help="replicated (GPUs bound while a cell runs) or reservation (one replica keeps them).",
+    )
     executor_preference = Text(
         _DEFAULTS.executor_preference,
         config=True,

@@ -14,7 +14,8 @@ from notebookos_ext.errors import InvalidSettings
 
 REPLICA_COUNTS = (1, 3, 5)
 GPUS = ("auto", "simulated", "none")
-POLICIES = ("replicated",)
+POLICIES = ("replicated", "reservation")
+"""Those that a live cluster carries out; `batch` and `pooled` run in the simulator."""
 PREFERENCES = ("last", "rotate")
 CONSENSUS_ENGINES = ("raft", "raftos")
 RAFTOS_VERSION = "0.2.6"
@@ -44,7 +45,7 @@ class Settings:
     simulated_gpus_per_host: int = 2
     """Simulated devices of each virtual host."""
     policy: str = "replicated"
-    """Name of a scheduling policy."""
+    """`replicated`: GPUs are bound while a cell runs; `reservation`: one replica keeps them."""
     executor_preference: str = "last"
     """`last`: the last executor is preferred; `rotate`: another replica for every cell."""
     sync: str = "log-before-reply"

@@ -160,3 +160,30 @@ def test_loops_that_come_and_go_are_no_matter(cluster: ClusterRuntime) -> None:
         return str(reply["content"]["status"])
 
     assert [asyncio.run(once()) for _ in range(2)] == ["ok", "ok"]
+
+
+def test_a_reservation_keeps_its_gpus_between_cells() -> None:
+    with (
+        private_cluster(
+            hosts=1,
+            max_hosts=1,
+            gpus="simulated",
+            simulated_gpus_per_host=2,
+            gpus_per_cell=1,
+            policy="reservation",
+        ) as cluster,
+        notebook(cluster) as kernel,
+    ):
+        assert len(kernel.view().replicas) == 1
+        assert kernel.run("%%gpu 1\nx = 1").status == "ok"
+        (held,) = bound(cluster)
+        assert held.kernel_id == kernel.id
+        assert kernel.run("%%gpu 1\nprint(x)").text == "1\n"
+        assert kernel.run("x + 1").text == "2"
+        assert len(bound(cluster)) == 1
+        too_many = kernel.run("%%gpu 2\nx")
+        assert "reserved for this kernel" in too_many.error
+        with notebook(cluster) as other:
+            assert other.run("%%gpu 1\n1").text == "1"
+            assert len(bound(cluster)) == 2
+        until(lambda: len(bound(cluster)) == 1, "the other's GPU given back with its kernel")
