@@ -294,7 +294,10 @@ class World:
     def join(self, host: HostId) -> None:
         self.incarnations[host] = self.incarnations.get(host, 0) + 1
         self.up.add(host)
-        gpus = SHARED.get(host, {"host-1": 0, "host-2": 4}.get(host, 2))
+        gpus = {"host-1": 0, "host-2": 4}.get(host, 2)
+        if not self.scheduler.policy.keeps_gpus:
+            # While one of two hosts that share devices is lost, the other's kernels reserve them.
+            gpus = SHARED.get(host, gpus)
         spec = host_spec(host, gpus, incarnation=self.incarnation(host))
         self.say(e.HostJoined(spec, self.now))
 

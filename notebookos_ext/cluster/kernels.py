@@ -112,7 +112,14 @@ def kernel_stopped(turn: Turn, event: KernelStopped) -> None:
     if kernel.placed:
         settling.leave_hosts(turn, kernel)
         turn.say(CloseKernel(kernel=kernel.id, members=settling.all_members(kernel)))
-    for waiting in (state.without_hosts, state.moving, state.to_resize, state.active, state.idle):
+    for waiting in (
+        state.without_hosts,
+        state.moving,
+        state.to_resize,
+        state.active,
+        state.idle,
+        state.short,
+    ):
         waiting.pop(kernel.id, None)
     del state.kernels[kernel.id]
 

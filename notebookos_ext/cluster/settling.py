@@ -85,12 +85,15 @@ def reserve(turn: Turn, kernel: Kernel) -> None:
     """Set apart what the kernel asks for, if its host has it: for a policy that reserves."""
     pool, host = turn.state.pool, kernel.members[0]
     before = pool.release(kernel.id, RESERVED)
+    turn.state.short.pop(kernel.id, None)
     if not turn.state.hosts[host].ready:
         return
     devices = choose_devices(pool, host, kernel.gpus_per_cell)
     if devices is None:
         free = pool.free(host)
         devices = tuple(device for device in before if device in free)
+        # Somebody outside the cluster uses the rest for now: tried again at each tick.
+        turn.state.short[kernel.id] = None
     if devices:
         pool.reserve(kernel.id, host, devices, turn.at)
 

@@ -28,6 +28,8 @@ class ClusterState:
         """The policy sets GPUs apart for as long as a kernel lives."""
         self.stores_after_cells = False
         """The policy starts a replica for each cell, and sets GPUs apart while it starts."""
+        self.short: dict[KernelId, None] = {}
+        """Kernels that have fewer GPUs reserved than they should."""
         self.still_released: dict[KernelId, int] = {}
         """The last attempts of kernels that were gone before their GPUs were given back."""
         self.over_quota: dict[str, set[KernelId]] = {}

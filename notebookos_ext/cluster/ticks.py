@@ -36,6 +36,7 @@ def ticked(turn: Turn, _event: Ticked) -> None:
     if state.draining:
         host_lives.forget_empty(turn)
         host_lives.release_empty(turn)
+    reserve_rest(turn)
     if state.idle:
         reclaim_idle(turn)
     if state.prewarmed_changed or state.options.prewarm is not None:
@@ -46,6 +47,14 @@ def ticked(turn: Turn, _event: Ticked) -> None:
             waiting.refusals.clear()
         turn.look_at_all = turn.whole_line = True
         state.queue.moved = True
+
+
+def reserve_rest(turn: Turn) -> None:
+    """Make up for GPUs that could not be reserved when they should have been."""
+    for kernel_id in list(turn.state.short):
+        kernel = turn.state.kernels[kernel_id]
+        if kernel.attempt is None and kernel.placed:
+            settling.reserve(turn, kernel)
 
 
 def reclaim_idle(turn: Turn) -> None:
