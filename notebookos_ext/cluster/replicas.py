@@ -160,7 +160,7 @@ class MigrationReason(enum.StrEnum):
     CELL = "no host of the kernel could run its cell"
     BY_HAND = "it was asked for"
     DRAIN = "its host is being emptied"
-    REBALANCING = "its host had no GPUs for the kernel's next cell"
+    REBALANCING = "ahead of the kernel's next cell"
     REPLICA_COUNT = "the kernel's replica count was changed"
 
 
