@@ -148,9 +148,6 @@ async def _elect(
         if (refusal := await _prepare(kernel, session, request.devices)) is not None:
             return refusal
         return await _lead(kernel, session, request)
-    if session.shows_no_device and session.feed.is_current:
-        # It would only say again that it can lead.
-        return await _lead(kernel, session, request)
     asked = asyncio.create_task(_prepare(kernel, session, ()))
     try:
         return await _lead(kernel, session, request, asked)
@@ -190,8 +187,6 @@ async def _lead(
             refusal = await _bring_up_to_date(kernel, session, request.devices)
         if refusal is not None:
             return refusal
-        if not session.is_alive:
-            raise Unavailable(f"replica {request.replica} has ended")
         session.process.link.send(Lead(cell=request.cell, attempt=request.attempt))
         begun = True
         return AttemptBegun(index=verdict.index)
@@ -211,7 +206,6 @@ async def _prepare(
         visible="" if simulated else ",".join(devices),
         simulated=simulated,
     )
-    session.shows_no_device = False
     try:
         answer = await asyncio.wait_for(session.process.link.request(question), PREPARE_TIMEOUT_S)
     except TimeoutError:
@@ -222,7 +216,6 @@ async def _prepare(
     if not isinstance(answer, LeadAnswer):
         raise ProtocolError(f"the replica answered Prepare with {type(answer).__name__}")
     if answer.accepted:
-        session.shows_no_device = not devices
         return None
     return AttemptNotBegun(reason=answer.reason, recycle=answer.recycle)
 

@@ -79,8 +79,6 @@ class ReplicaSession:
         self.launch = launch
         self.endpoints: dict[str, str] = {}
         self.is_ready = False
-        self.shows_no_device = False
-        """Whether the replica agreed to lead without devices the last time that it was asked."""
         self.end_reason = ""
         """Why the agent itself ended the process, if it did."""
         self.serving = asyncio.Event()

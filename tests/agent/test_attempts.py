@@ -97,31 +97,6 @@ def test_the_old_executor_learns_at_once_that_another_one_leads(tmp_path: Path) 
     run(story())
 
 
-def test_nobody_is_asked_or_told_twice(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with Hosts(tmp_path, count=3) as hosts:
-            host = hosts["host-1"]
-            await hosts.open_kernel()
-            await asyncio.gather(*(hosts.launch(n) for n in (1, 2, 3)))
-            for attempt, devices in enumerate([(), (), (SIM_0,), (), ()], start=1):
-                await host.request(
-                    begin(f"commit x{attempt}", attempt, devices=devices), AttemptBegun
-                )
-                await host.notice(AttemptEnded, lambda n, a=attempt: n.attempt == a)
-                await host.request(
-                    release(f"commit x{attempt}", attempt, *devices), DevicesReleased
-                )
-            asked = [fact["prepared"] for fact in hosts.replica_log(1) if "prepared" in fact]
-            assert asked == [[], [SIM_0], []]
-            await until(lambda: hosts.applied(2) == ["x1", "x2", "x3", "x4", "x5"])
-            told = [fact for fact in hosts.replica_log(2) if fact.get("names") == []]
-            assert len(told) == 1
-            # Of its own entries it knows.
-            assert hosts.applied(1) == []
-
-    run(story())
-
-
 def test_a_large_block_goes_through_the_store(tmp_path: Path) -> None:
     async def story() -> None:
         async with Hosts(tmp_path, count=3) as hosts:
