@@ -6,6 +6,7 @@ import { modelPlugin } from './plugins/model';
 import { notebookSettingsPlugin } from './plugins/notebookSettings';
 import { notificationsPlugin } from './plugins/notifications';
 import { preferencesPlugin } from './plugins/preferences';
+import { runningPlugin } from './plugins/running';
 import { sidebarPlugin } from './plugins/sidebar';
 import { statusBarPlugin } from './plugins/statusBar';
 import { toolbarPlugin } from './plugins/toolbar';
@@ -22,5 +23,6 @@ export default [
   statusBarPlugin,
   notificationsPlugin,
   launcherPlugin,
-  cellLinesPlugin
+  cellLinesPlugin,
+  runningPlugin
 ];

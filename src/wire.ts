@@ -163,13 +163,15 @@ const usageSum = record({
   at_once: number,
   wait_ms_mean: nullable(number),
   wait_ms_p50: nullable(number),
-  wait_ms_p99: nullable(number)
+  wait_ms_p99: nullable(number),
+  wait_counts: list(number)
 });
 
 const usage = record({
   since: number,
   until: number,
   by: oneOf('user', 'notebook', 'kernel'),
+  wait_bounds_ms: list(number),
   total: usageSum,
   groups: list(usageSum)
 });

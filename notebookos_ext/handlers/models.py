@@ -216,6 +216,8 @@ class UsageSumView(msgspec.Struct, frozen=True):
     wait_ms_mean: float | None
     wait_ms_p50: float | None
     wait_ms_p99: float | None
+    wait_counts: tuple[int, ...]
+    """GPU cells that waited up to each of `wait_bounds_ms`; last those that waited longer."""
 
 
 class UsageView(msgspec.Struct, frozen=True):
@@ -224,6 +226,7 @@ class UsageView(msgspec.Struct, frozen=True):
     since: float
     until: float
     by: Literal["user", "notebook", "kernel"]
+    wait_bounds_ms: tuple[float, ...]
     total: UsageSumView
     groups: tuple[UsageSumView, ...]
     """Largest in bound GPU-seconds first."""

@@ -17,7 +17,7 @@ from notebookos_ext.errors import InvalidRequest, NotFound
 from notebookos_ext.handlers.base import NotebookOSHandler
 from notebookos_ext.handlers.models import UsageSumView, UsageView
 from notebookos_ext.live.cluster_runtime import server_runtime
-from notebookos_ext.storage.usage import UsageSum
+from notebookos_ext.storage.usage import WAIT_BOUNDS_MS, UsageSum
 
 By = Literal["user", "notebook", "kernel"]
 
@@ -43,6 +43,7 @@ class UsageHandler(NotebookOSHandler):
                 since=since,
                 until=until,
                 by=by,
+                wait_bounds_ms=WAIT_BOUNDS_MS,
                 total=_view(total),
                 groups=tuple(_view(group) for group in groups),
             )

@@ -6,6 +6,8 @@ in it. Records of cells that bind no GPU are kept too: how long they waited is a
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,6 +23,8 @@ FORMAT = 1
 By = Literal["user", "notebook", "kernel"]
 AT_ONCE_MS = 1000.0
 """A cell that started within this long of its submission started at once."""
+WAIT_BOUNDS_MS = (100.0, 1000.0, 10_000.0, 60_000.0, 600_000.0)
+"""Where the distribution of waits is cut."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS cells (
@@ -73,6 +77,10 @@ class UsageSum(msgspec.Struct, frozen=True):
     wait_ms_mean: float | None
     wait_ms_p50: float | None
     wait_ms_p99: float | None
+    wait_counts: tuple[int, ...]
+    """GPU cells that waited up to each of `WAIT_BOUNDS_MS` and longer than the one before; then
+    those that waited longer than the last.
+    """
 
     @property
     def gpu_seconds_saved(self) -> float:
@@ -167,7 +175,13 @@ class _Group:
             wait_ms_mean=sum(waits) / len(waits) if waits else None,
             wait_ms_p50=_percentile(waits, 50),
             wait_ms_p99=_percentile(waits, 99),
+            wait_counts=_counts(waits),
         )
+
+
+def _counts(ordered: list[float]) -> tuple[int, ...]:
+    edges = [0, *(bisect.bisect_right(ordered, bound) for bound in WAIT_BOUNDS_MS), len(ordered)]
+    return tuple(upper - lower for lower, upper in itertools.pairwise(edges))
 
 
 def _percentile(ordered: list[float], percent: int) -> float | None:

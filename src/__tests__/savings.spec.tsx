@@ -57,8 +57,23 @@ describe('Savings', () => {
     ]);
     const rows = Array.from(node.querySelectorAll('tbody th'));
     expect(rows.map(each => each.textContent)).toEqual([
+      'up to 100 ms',
+      'up to 1.0 s',
+      'up to 10.0 s',
+      'up to 1 min 0 s',
+      'up to 10 min 0 s',
+      'longer',
       'train_digits.ipynb',
       '(no notebook)'
+    ]);
+    const waits = node.querySelectorAll('.jp-NotebookOS-waitTimes td');
+    expect(Array.from(waits).map(each => each.textContent)).toEqual([
+      '5',
+      '1',
+      '2',
+      '0',
+      '0',
+      '0'
     ]);
   });
 

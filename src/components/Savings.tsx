@@ -4,6 +4,7 @@ import * as React from 'react';
 
 import { formatDuration, formatGpuHours, formatShare } from '../format';
 import type { Usage } from '../wire';
+import { WaitTimes } from './WaitTimes';
 
 const DAY_SECONDS = 86400;
 /** The account is kept by the cell; a minute is soon enough to see it grow. */
@@ -154,6 +155,11 @@ function Figures(props: {
           </div>
         )}
       </dl>
+      <WaitTimes
+        bounds_ms={usage.wait_bounds_ms}
+        counts={total.wait_counts}
+        trans={trans}
+      />
       <table className="jp-NotebookOS-table">
         <caption className="jp-NotebookOS-srOnly">
           {trans.__('GPU-hours by notebook')}

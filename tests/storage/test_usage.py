@@ -56,6 +56,13 @@ def test_nothing_is_nothing(ledger: UsageLedger) -> None:
     assert (found.cells, found.gpu_seconds_saved, found.wait_ms_p50) == (0, 0.0, None)
 
 
+def test_waits_are_counted_between_bounds(ledger: UsageLedger) -> None:
+    waits_s = (0.05, 0.1, 0.5, 30.0, 3600.0)
+    cells = [cell(n, submitted_at=100.0 - wait) for n, wait in enumerate(waits_s)]
+    ledger.put([*cells, cell(9, gpus=0)], user="ada")
+    assert total(ledger).wait_counts == (2, 1, 0, 1, 0, 1)
+
+
 def test_saved_is_what_a_reservation_holds_less_what_was_bound(ledger: UsageLedger) -> None:
     ledger.put([life(), cell(ended_at=190.0)], user="ada")
     found = total(ledger)
