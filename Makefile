@@ -44,7 +44,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui check check-python check-ts bench bench-raft bench-state raft-mutants raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui screenshots check check-python check-ts bench bench-raft bench-state raft-mutants raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -146,6 +146,9 @@ test-ts: node_modules/.made ## TypeScript tests only
 
 test-ui: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## Browser tests only
 	@bash scripts/run_tests.sh browser
+
+screenshots: $(STAMPS)/installed-dev ui-tests/node_modules/.made chromium ## Write the pictures in docs/ anew, by browser tests
+	@UPDATE_SCREENSHOT=1 bash scripts/run_tests.sh browser
 
 check: check-python check-ts ## Linters, types and import layering, in under a minute
 

@@ -163,6 +163,14 @@ describe('CellLines', () => {
     expect(cells[1].metadata.size).toBe(0);
   });
 
+  it('stay when the server has forgotten their cell', () => {
+    open(0);
+    show(view => (view.kernels[0].cells[0] = ended()));
+    const [before] = texts()[1];
+    show(view => (view.kernels[0].cells = []));
+    expect(texts()[1]).toEqual([before]);
+  });
+
   it('tell of the latest run of a cell', () => {
     open(0);
     show(view => {
@@ -181,7 +189,10 @@ describe('CellLines', () => {
       other: 1,
       ran: keptOf(ended())
     });
-    // The next kernel knows nothing of that run; the notebook does.
+    // A page that is opened later knows nothing of that run; the notebook does.
+    const { metadata } = cells[1];
+    open(0);
+    metadata.forEach((value, key) => cells[1].metadata.set(key, value));
     show(view => (view.kernels[0].cells = []));
     expect(texts()[1]).toEqual([
       'waited 413 ms · host-2 · GPU 0 (simulated) · 34.0 s'

@@ -7,7 +7,7 @@ import { Throttler } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 import { PanelLayout, Widget } from '@lumino/widgets';
 
-import { CellLine, keptOf, lineOf, ranText, readKept } from '../cellLine';
+import { CellLine, keptOf, lineOf, Ran, ranText, readKept } from '../cellLine';
 import { METADATA_KEY } from '../notebookSettings';
 import type { IClusterModel, IPreferences } from '../tokens';
 import type { Cell, Kernel } from '../wire';
@@ -70,6 +70,8 @@ export class CellLines implements IDisposable {
     run: Cell | undefined
   ): void {
     if (run) {
+      // The server remembers the latest cells only; the page remembers as long as it is open.
+      this._ran.set(widget, keptOf(run));
       this._keep(widget, run);
     }
     const line = this._preferences.values.cell_line
@@ -104,7 +106,8 @@ export class CellLines implements IDisposable {
       );
       return lineOf(kernel, run, waiting, this._trans);
     }
-    const kept = readKept(widget.model.getMetadata(METADATA_KEY));
+    const kept =
+      this._ran.get(widget) ?? readKept(widget.model.getMetadata(METADATA_KEY));
     return kept && { text: ranText(kept, this._trans), waits: false };
   }
 
@@ -136,6 +139,7 @@ export class CellLines implements IDisposable {
   }
 
   private readonly _soon: Throttler;
+  private readonly _ran = new WeakMap<CellWidget, Ran | null>();
   private readonly _lines = new WeakMap<CellWidget, Line>();
 }
 

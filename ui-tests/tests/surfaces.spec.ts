@@ -1,22 +1,29 @@
-/** Status bar, lines under cells, palette, notifications and a large cluster, with fixed data. */
+/**
+ * Status bar, notifications, lines under cells and a large cluster, with fixed data.
+ *
+ * UPDATE_SCREENSHOT writes the pictures of `docs/user-guide.md` anew.
+ */
 import AxeBuilder from '@axe-core/playwright';
 import { expect, IJupyterLabPageFixture, test } from '@jupyterlab/galata';
+import type { Locator } from '@playwright/test';
 import * as fs from 'fs';
 import * as path from 'path';
 
 import { openPanel } from './cluster';
 
-const SAMPLES = path.join(__dirname, '../../tests/testdata/wire');
+const ROOT = path.join(__dirname, '../..');
+const SAMPLES = path.join(ROOT, 'tests/testdata/wire');
 const API = '**/notebookos/api/cluster*';
+const USAGE = '**/notebookos/api/usage*';
+const NOTEBOOK = 'surfaces.ipynb';
 
 type View = {
   kernels: { id: string; notebook_path: string }[];
 };
 
-const sample = () =>
-  JSON.parse(
-    fs.readFileSync(path.join(SAMPLES, 'cluster.json'), 'utf-8')
-  ) as View;
+const text = (name: string) =>
+  fs.readFileSync(path.join(SAMPLES, `${name}.json`), 'utf-8');
+const sample = () => JSON.parse(text('cluster')) as View;
 
 /** Answers for the server with what `view` is at that time. */
 async function serve(page: IJupyterLabPageFixture, view: () => View) {
@@ -26,7 +33,27 @@ async function serve(page: IJupyterLabPageFixture, view: () => View) {
       body: JSON.stringify(view())
     })
   );
+  await page.route(USAGE, route =>
+    route.fulfill({ contentType: 'application/json', body: text('usage') })
+  );
 }
+
+/** A picture for the user's guide, if pictures are wanted. */
+async function picture(what: Locator, name: string) {
+  if (process.env.UPDATE_SCREENSHOT) {
+    await what.screenshot({ path: path.join(ROOT, 'docs', `${name}.png`) });
+  }
+}
+
+// The real sessions: the stand-ins of the test helper know only what it started.
+test.use({ kernels: null, sessions: null });
+
+test.afterEach(async ({ page }) => {
+  const sessions = await page.request.get('/api/sessions');
+  for (const { id } of (await sessions.json()) as { id: string }[]) {
+    await page.request.delete(`/api/sessions/${id}`);
+  }
+});
 
 test('status bar and notifications tell, each once', async ({ page }) => {
   await serve(page, sample);
@@ -37,9 +64,85 @@ test('status bar and notifications tell, each once', async ({ page }) => {
     .include('.jp-NotebookOS-statusItem')
     .analyze();
   expect(violations).toEqual([]);
+  await picture(page.locator('#jp-main-statusbar'), 'status-bar');
+  await picture(page.locator('.Toastify__toast').first(), 'notification');
   await item.focus();
   await page.keyboard.press('Enter');
-  await expect(page.locator('#notebookos-ext-sidebar')).toBeVisible();
+  const panel = page.locator('#notebookos-ext-sidebar');
+  await expect(panel).toBeVisible();
+  await page.sidebar.setWidth(400, 'left');
+  await panel.locator('summary', { hasText: 'Savings' }).click();
+  await expect(panel.getByText('Waits of GPU cells')).toBeVisible();
+  await picture(panel.locator('[data-section=savings]'), 'savings');
+  await panel.evaluate(node => node.scrollTo(0, 0));
+  await picture(panel, 'panel');
+});
+
+test('lines stand under GPU cells, and those that wait can be cancelled', async ({
+  page,
+  tmpPath
+}) => {
+  const cell = (id: string, source: string) => ({
+    cell_type: 'code',
+    execution_count: null,
+    id,
+    metadata: {},
+    outputs: [],
+    source
+  });
+  const notebook = {
+    cells: [
+      cell('cell-3', 'for epoch in range(20):\n    train(epoch)'),
+      cell('cell-1', 'import torch')
+    ],
+    metadata: {
+      kernelspec: { name: 'python3', display_name: 'Python 3', language: '' }
+    },
+    nbformat: 4,
+    nbformat_minor: 5
+  };
+  let view = sample();
+  await serve(page, () => view);
+  const file = `${tmpPath}/${NOTEBOOK}`;
+  await page.contents.uploadContent(JSON.stringify(notebook), 'text', file);
+  await page.filebrowser.refresh();
+  await page.notebook.openByPath(file);
+  await page.notebook.activate(NOTEBOOK);
+  // The sample's first kernel is the notebook's.
+  await expect
+    .poll(async () => {
+      const answer = await page.request.get('/api/sessions');
+      const sessions = (await answer.json()) as { kernel: { id: string } }[];
+      view.kernels[0].id = sessions[0]?.kernel.id ?? '';
+      return view.kernels[0].id;
+    })
+    .not.toBe('');
+  const lines = page.locator('.jp-NotebookOS-cellLine');
+  await expect(lines).toHaveText([
+    /^waited 413 ms · host-2 · GPU 0 \(simulated\) · running/
+  ]);
+  await picture(page.locator('.jp-Notebook .jp-Cell').first(), 'cell-line');
+  await picture(page.locator('.jp-NotebookPanel-toolbar'), 'toolbar');
+
+  const { id } = view.kernels[0];
+  const waits = JSON.parse(
+    text('cluster')
+      .replace(/b2c4e8f0[\w-]*/g, id)
+      .replace('cell-9', 'cell-1')
+  ) as View;
+  waits.kernels = [waits.kernels[1]];
+  view = waits;
+  await expect(lines).toContainText([
+    'waiting, place 1: 2 GPUs needed, 1 free on host-1'
+  ]);
+  const { violations } = await new AxeBuilder({ page })
+    .include('.jp-NotebookOS-cellLine')
+    .analyze();
+  expect(violations).toEqual([]);
+  await picture(lines.first(), 'cell-waits');
+  const interrupted = page.waitForRequest(`**/api/kernels/${id}/interrupt*`);
+  await lines.getByRole('button', { name: 'Cancel' }).click();
+  await interrupted;
 });
 
 test('a thousand kernels leave the page usable', async ({ page }) => {
@@ -59,16 +162,15 @@ test('a thousand kernels leave the page usable', async ({ page }) => {
   await expect(
     panel.locator('[data-kernel="kernel-999"] [data-replica]')
   ).toHaveCount(3);
-  // What a redraw with new data takes, for the record; a shared machine decides nothing by it.
-  const took_ms = await page.evaluate(async () => {
+  // What new data costs is kept for the record; a shared machine decides nothing by it.
+  const redraw_ms = await page.evaluate(async () => {
     const begin = performance.now();
     await window.jupyterapp.commands.execute('notebookos-ext:refresh');
     await new Promise(requestAnimationFrame);
     await new Promise(requestAnimationFrame);
-    return performance.now() - begin;
+    return Math.round(performance.now() - begin);
   });
-  test.info().annotations.push({
-    type: 'redraw of 1,000 kernels',
-    description: `${Math.round(took_ms)} ms`
-  });
+  const file = test.info().outputPath('redraw.json');
+  fs.writeFileSync(file, JSON.stringify({ kernels: 1000, redraw_ms }));
+  await test.info().attach('redraw of 1,000 kernels', { path: file });
 });
