@@ -50,6 +50,19 @@ const host = record({
   replica_count: number
 });
 
+const member = record({
+  role: oneOf('follower', 'pre-candidate', 'candidate', 'leader'),
+  votes: flag,
+  term: number,
+  last_index: number,
+  commit_index: number,
+  applied_index: number,
+  snapshot_index: number,
+  log_bytes: number,
+  leader_changes: number,
+  failure: text
+});
+
 const replica = record({
   id: text,
   number,
@@ -57,7 +70,8 @@ const replica = record({
   state: oneOf('starting', 'idle', 'executing', 'lost', 'stopping'),
   pid: nullable(number),
   lag: number,
-  executor: flag
+  executor: flag,
+  member: nullable(member)
 });
 
 const heldName = record({ name: text, type_name: text, reason: text });
@@ -182,6 +196,7 @@ export type Binding = Decoded<typeof binding>;
 export type Device = Decoded<typeof device>;
 export type DeviceKind = Decoded<typeof deviceKind>;
 export type Host = Decoded<typeof host>;
+export type Member = Decoded<typeof member>;
 export type Replica = Decoded<typeof replica>;
 export type HeldName = Decoded<typeof heldName>;
 export type Cell = Decoded<typeof cell>;

@@ -51,6 +51,26 @@ class HostView(msgspec.Struct, frozen=True):
     replica_count: int
 
 
+class MemberView(msgspec.Struct, frozen=True):
+    """The vote and the log that a replica's host keeps for its kernel, read some seconds ago.
+
+    Indices count log entries. `failure` says why it takes no part; empty while it does.
+    """
+
+    role: Literal["follower", "pre-candidate", "candidate", "leader"]
+    votes: bool
+    """False for one that still learns the log."""
+    term: int
+    last_index: int
+    commit_index: int
+    applied_index: int
+    snapshot_index: int
+    """A snapshot stands for the log up to here; 0: there is none."""
+    log_bytes: int
+    leader_changes: int
+    failure: str
+
+
 class ReplicaView(msgspec.Struct, frozen=True):
     """One replica of a kernel. `lag` counts committed log entries that it has not applied."""
 
@@ -62,6 +82,8 @@ class ReplicaView(msgspec.Struct, frozen=True):
     lag: int
     executor: bool
     """Runs the present cell or, between cells, ran the last one."""
+    member: MemberView | None
+    """None until its host has told."""
 
 
 class HeldNameView(msgspec.Struct, frozen=True):

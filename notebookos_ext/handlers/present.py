@@ -13,6 +13,7 @@ from notebookos_ext.handlers.models import (
     HeldNameView,
     HostView,
     KernelView,
+    MemberView,
     MigrationView,
     ReplicaView,
     WaitingView,
@@ -167,6 +168,25 @@ def _replica(
         pid=process.pid if process else replica.pid,
         lag=process.lag if process else 0,
         executor=insight.view.executor(entry.id) == replica.id,
+        member=_member(insight, replica.host, entry.id),
+    )
+
+
+def _member(insight: Insight, host: HostId, kernel: KernelId) -> MemberView | None:
+    status = insight.members.get(host, {}).get(kernel)
+    if status is None:
+        return None
+    return MemberView(
+        role=status.role.value,
+        votes=status.member in status.membership.voters,
+        term=status.term,
+        last_index=status.last_index,
+        commit_index=status.commit_index,
+        applied_index=status.delivered_index,
+        snapshot_index=status.snapshot_index,
+        log_bytes=status.log_bytes,
+        leader_changes=status.leader_changes,
+        failure=status.failure,
     )
 
 

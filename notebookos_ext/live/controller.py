@@ -18,6 +18,7 @@ from typing import TypeVar
 
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import (
     DeviceId,
@@ -76,6 +77,7 @@ class Insight:
     view: ClusterView
     records: dict[KernelId, KernelRecord]
     use: dict[HostId, dict[DeviceId, messages.DeviceUse]]
+    members: dict[HostId, dict[KernelId, MemberStatus]]
     warnings: tuple[Warned, ...]
 
 
@@ -221,6 +223,7 @@ class Controller:
                     view=self._scheduler.view,
                     records=self._records,
                     use=self._fleet.use,
+                    members=self._fleet.members,
                     warnings=tuple(self._warnings),
                 )
             )
@@ -352,6 +355,7 @@ class Controller:
             await asyncio.sleep(self._poll_s)
             if self._clock.monotonic() - self._last_read < READ_RECENTLY_S:
                 await self._fleet.read_use()
+                await self._fleet.read_members()
 
     # ---- `Outlet` ---------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Protocol
 
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
 from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     Attached,
@@ -19,14 +20,16 @@ from notebookos_ext.cluster.messages.control import (
     DeviceUse,
     Done,
     Inventory,
+    MemberReports,
     ReadInventory,
+    ReadMembers,
     RenewLease,
     RunningReplica,
     SetPeers,
     StopAgent,
     StopReplica,
 )
-from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec
+from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec, KernelId
 from notebookos_ext.errors import LaunchFailed, NotebookOSError, Unavailable
 from notebookos_ext.live.agent_client import AgentClient, connect
 from notebookos_ext.live.backends.base import Backend
@@ -95,6 +98,8 @@ class Fleet:
         self._stopping = False
         self.use: dict[HostId, dict[DeviceId, DeviceUse]] = {}
         """The last readings of each host's devices."""
+        self.members: dict[HostId, dict[KernelId, MemberStatus]] = {}
+        """How each host's members of Raft groups were when they were last asked."""
 
     async def start(self) -> None:
         """Have the backend bring up its hosts."""
@@ -137,6 +142,7 @@ class Fleet:
         del self._agents[host]
         self._addresses.pop(host, None)
         self.use.pop(host, None)
+        self.members.pop(host, None)
         if agent.lease is not None:
             agent.lease.cancel()
         self._listening.discard(host)
@@ -147,6 +153,17 @@ class Fleet:
         agent.client.close()
         log.info("%s was given back", host)
         return agent.spec
+
+    async def read_members(self) -> None:
+        """Ask every host how its members of Raft groups are; one that does not answer keeps."""
+        for host, agent in list(self._agents.items()):
+            try:
+                answer = await agent.client.request(ReadMembers(), MemberReports, ANSWER_S)
+            except NotebookOSError as error:
+                log.debug("no report of %s's members: %s", host, error)
+                continue
+            if host in self._agents:
+                self.members[host] = {status.kernel: status for status in answer.members}
 
     async def read_use(self) -> None:
         """Read the use of every device; a host that does not answer keeps its last reading."""
@@ -264,6 +281,7 @@ class Fleet:
             agent.lease.cancel()
         self._failures[host] = reason
         self.use.pop(host, None)
+        self.members.pop(host, None)
         agent.client.close()
         log.warning("%s is lost: %s", host, reason)
         # First the peers, so that a group whose leader it was elects another one at once.

@@ -115,8 +115,8 @@ describe('Sidebar', () => {
     const [first] = all(node, '[data-kernel]');
     const rows = all(first, '[data-replica]').map(cells);
     expect(rows).toEqual([
-      ['1', 'host-1', 'idle', '4101', 'Move'],
-      ['2executor', 'host-2', 'executing', '4102', 'Move'],
+      ['1', 'host-1follows, term 3', 'idle', '4101', 'Move'],
+      ['2executor', 'host-2leads, term 3', 'executing', '4102', 'Move'],
       ['3', 'host-3', 'lost2 log entries behind', '–', 'Move']
     ]);
     expect(first.textContent).toContain(

@@ -2,8 +2,8 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { replicaState } from '../format';
-import type { Replica } from '../wire';
+import { formatBytes, replicaState } from '../format';
+import type { Member, Replica } from '../wire';
 
 export interface IReplicaTableProps {
   title: string;
@@ -51,7 +51,14 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
                 </span>
               )}
             </th>
-            <td>{replica.host_id}</td>
+            <td title={replica.member ? describe(replica.member, trans) : ''}>
+              {replica.host_id}
+              {replica.member && (
+                <span className="jp-NotebookOS-detail">
+                  {standing(replica.member, trans)}
+                </span>
+              )}
+            </td>
             <td>
               {replicaState(replica.state, trans)}
               {replica.lag > 0 && (
@@ -85,4 +92,29 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
       </tbody>
     </table>
   );
+}
+
+/** What the host's member is in the kernel's Raft group, in a word or two. */
+function standing(member: Member, trans: TranslationBundle): string {
+  if (member.failure) {
+    return trans.__('takes no part: %1', member.failure);
+  }
+  if (!member.votes) {
+    return trans.__('learns the log');
+  }
+  return member.role === 'leader'
+    ? trans.__('leads, term %1', member.term)
+    : trans.__('follows, term %1', member.term);
+}
+
+/** The rest of it, for who looks closer. */
+function describe(member: Member, trans: TranslationBundle): string {
+  return [
+    trans.__('Log entries: %1', member.last_index),
+    trans.__('committed: %1', member.commit_index),
+    trans.__('applied: %1', member.applied_index),
+    trans.__('in the snapshot: %1', member.snapshot_index),
+    trans.__('on disk: %1', formatBytes(member.log_bytes)),
+    trans.__('changes of the leader: %1', member.leader_changes)
+  ].join('\n');
 }
