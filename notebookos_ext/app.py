@@ -132,6 +132,12 @@ class NotebookOSApp(ExtensionApp):
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
     store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    compact_entries = WholeNumber(
+        _DEFAULTS.compact_entries,
+        config=True,
+        help="A kernel's log becomes a snapshot when it has grown by so many entries, …",
+    )
+    compact_bytes = WholeNumber(_DEFAULTS.compact_bytes, config=True, help="… or by so many bytes.")
     journal_file = Text(
         config=True,
         help="Write every event of the scheduler there, for replay in the simulator.",

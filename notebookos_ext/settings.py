@@ -60,6 +60,10 @@ class Settings:
     """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
     store_folder: str = ""
     """The checkpoint store; empty: `store` in the state folder."""
+    compact_entries: int = 4_000
+    """A kernel's log is compacted into a snapshot when it has grown by so many entries,"""
+    compact_bytes: int = 32 * 1024 * 1024
+    """or by so many bytes."""
     journal_file: str = ""
     """Where the scheduler's events are written, for replay in the simulator; empty: nowhere."""
     keep_kernels_days: float = 7.0
@@ -90,6 +94,8 @@ class Settings:
         _one_of("consensus_engine", self.consensus_engine, CONSENSUS_ENGINES)
         _whole("reply_budget_ms", self.reply_budget_ms, 0, 60_000)
         _between("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600, "seconds")
+        _whole("compact_entries", self.compact_entries, 10, 1_000_000)
+        _whole("compact_bytes", self.compact_bytes, 100_000, 10 * 1024**3)
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
         _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
         for name in ("state_folder", "store_folder", "journal_file"):

@@ -222,6 +222,8 @@ class LocalBackend:
             templates=(sys.executable,),
             preload=settings.preload,
             lease_s=settings.lease_s,
+            compact_entries=settings.compact_entries,
+            compact_bytes=settings.compact_bytes,
             consensus_engine=settings.consensus_engine,
         )
 
