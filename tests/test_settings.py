@@ -51,7 +51,7 @@ def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
 
 
 def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(InvalidSettings, match="there are consensus_engine, executor_pref"):
+    with pytest.raises(InvalidSettings, match="there are compact_bytes, compact_entries"):
         reject_unknown(["zzz"], settings.names(), where="NotebookOSApp")
 
 
