@@ -99,6 +99,7 @@ class ClusterRuntime:
             on_change=on_change,
             keeper=self.keeper,
             observers=self.observers.all,
+            on_members=self.observers.note_members,
         )
 
     def _warn(self, message: str) -> None:

@@ -101,10 +101,12 @@ class Controller:
         on_change: Callable[[KernelId | None, str], None],
         keeper: Keeper,
         observers: Sequence[Observer] = (),
+        on_members: Callable[[Sequence[MemberStatus]], None] = lambda _: None,
     ) -> None:
         self._scheduler = scheduler
         self._observers = tuple(observers)
         self._keeper = keeper
+        self._on_members = on_members
         self._policy = policy
         self._consensus_engine = consensus_engine
         self._backend = backend
@@ -355,7 +357,11 @@ class Controller:
             await asyncio.sleep(self._poll_s)
             if self._clock.monotonic() - self._last_read < READ_RECENTLY_S:
                 await self._fleet.read_use()
-                await self._fleet.read_members()
+            # Metrics are read by others, whether somebody looks at the sidebar or not.
+            await self._fleet.read_members()
+            self._on_members(
+                [status for told in self._fleet.members.values() for status in told.values()]
+            )
 
     # ---- `Outlet` ---------------------------------------------------------------------------
 

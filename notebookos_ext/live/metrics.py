@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.accounting import CellUsage, Meter
+from notebookos_ext.cluster.consensus.ready import Role
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
 from notebookos_ext.cluster.model import HostState, KernelId, KernelState, ReplicaId, ReplicaState
 from notebookos_ext.cluster.state import ClusterView
 
@@ -82,6 +84,32 @@ class Metrics:
         self._hosts_asked = Counter(
             "notebookos_hosts_requested", "Times that more hosts were asked for.", registry=registry
         )
+
+        self._members = Gauge(
+            "notebookos_members", "Members of Raft groups by role.", ["role"], registry=registry
+        )
+        self._log_bytes = Gauge(
+            "notebookos_log_bytes", "Bytes of all members' logs on disk.", registry=registry
+        )
+        self._behind = Gauge(
+            "notebookos_entries_behind",
+            "Log entries that the member furthest behind has not delivered.",
+            registry=registry,
+        )
+        self._leader_changes = Gauge(
+            "notebookos_leader_changes",
+            "Changes of leaders that the members now open have seen.",
+            registry=registry,
+        )
+
+    def note_members(self, members: Sequence[MemberStatus]) -> None:
+        """How the members of all kernels' Raft groups are, as their hosts just told."""
+        for role in Role:
+            count = sum(member.role is role for member in members)
+            self._members.labels(role=role.value).set(count)
+        self._log_bytes.set(sum(member.log_bytes for member in members))
+        self._behind.set(max((m.last_index - m.delivered_index for m in members), default=0))
+        self._leader_changes.set(sum(member.leader_changes for member in members))
 
     def observe(self, event: events.Event, answers: Sequence[actions.Action]) -> None:
         """See `Observer`."""

@@ -38,7 +38,9 @@ class Observers:
         self.metrics = CollectorRegistry()
         self.accounting: Accounting | None = None
         self._journaling: Journaling | None = None
-        self.all: list[Observer] = [Metrics(scheduler.view, self.metrics)]
+        quantities = Metrics(scheduler.view, self.metrics)
+        self.note_members = quantities.note_members
+        self.all: list[Observer] = [quantities]
         if settings.journal_file:
             head = JournalHead(
                 version=VERSION,

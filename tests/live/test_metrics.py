@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from builders import Cluster
 from prometheus_client import CollectorRegistry
 
 from notebookos_ext.cluster import actions as a
 from notebookos_ext.cluster import events as e
-from notebookos_ext.cluster.model import Outcome
+from notebookos_ext.cluster.consensus.ready import Role
+from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
+from notebookos_ext.cluster.model import HostId, KernelId, Outcome
 from notebookos_ext.live.metrics import Metrics
 
 
@@ -79,3 +82,19 @@ def test_executors_that_stay_and_change_are_told_apart(cluster: Measured) -> Non
     cluster.run("elsewhere")
     assert cluster.value("notebookos_attempts_total", executor="other") == 1
     assert cluster.value("notebookos_replicas_lost_total") == 1
+
+
+def test_members_are_told_by_role_with_what_their_logs_hold(cluster: Measured) -> None:
+    assert cluster.metrics is not None
+    leader = MemberStatus(KernelId("k"), Role.LEADER, 3, HostId("host-1"), 9, 9, 9, False)
+    behind = msgspec.structs.replace(
+        leader, role=Role.FOLLOWER, delivered_index=4, log_bytes=100, leader_changes=2
+    )
+    cluster.metrics.note_members([leader, behind, behind])
+    assert cluster.value("notebookos_members", role="leader") == 1
+    assert cluster.value("notebookos_members", role="follower") == 2
+    assert cluster.value("notebookos_log_bytes") == 200
+    assert cluster.value("notebookos_entries_behind") == 5
+    assert cluster.value("notebookos_leader_changes") == 4
+    cluster.metrics.note_members([])
+    assert cluster.value("notebookos_members", role="leader") == 0
