@@ -116,11 +116,11 @@ class Moves:
                     reason = error.message
                     log.info("members of %s not changed by %s: %s", action.kernel, host, error)
                     continue
-                self._changed(record, answer.members, "")
+                self._tell(record, answer.members, "")
                 return
-        self._changed(record, before, reason)
+        self._tell(record, before, reason)
 
-    def _changed(self, record: KernelRecord, members: tuple[HostId, ...], reason: str) -> None:
+    def _tell(self, record: KernelRecord, members: tuple[HostId, ...], reason: str) -> None:
         # In the scheduler's order: it is that of the replicas.
         moving = self._view.kernels.get(record.kernel)
         wanted = moving.migration.members if moving and moving.migration else ()

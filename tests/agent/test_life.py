@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -253,7 +254,9 @@ def test_nonsense_ends_only_its_own_connection(tmp_path: Path) -> None:
             ):
                 reader, writer = await asyncio.open_unix_connection(hosts.control_path("host-1"))
                 writer.write(nonsense)
-                await asyncio.wait_for(reader.read(), HANG_S)
+                # It ends, or is cut off with what was not read.
+                with contextlib.suppress(ConnectionResetError):
+                    await asyncio.wait_for(reader.read(), HANG_S)
                 writer.close()
             await hosts["host-1"].request(RenewLease(lease_s=100.0), Done)
 
