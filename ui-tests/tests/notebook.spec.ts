@@ -176,10 +176,10 @@ test('runs the demo, loses its executor and runs on', async ({
           replica => replica.state !== 'lost' && replica.pid !== executor!.pid
         ).length
     )
-    .toBe(3);
-  await expect(card.locator('[data-replica][data-state=idle]')).toHaveCount(3);
+    .toBe(5);
+  await expect(card.locator('[data-replica][data-state=idle]')).toHaveCount(5);
 
-  // A restart brings the new replica count, and the kernel serves again.
+  // After a restart the kernel serves again, with as many.
   await page.menu.clickMenuItem('Kernel>Restart Kernel…');
   await page.getByRole('button', { name: 'Confirm Kernel Restart' }).click();
   await expect(card.locator('[data-replica][data-state=idle]')).toHaveCount(5, {
