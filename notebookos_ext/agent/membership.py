@@ -19,7 +19,7 @@ from notebookos_ext.cluster.messages.control import (
     MembersAre,
 )
 from notebookos_ext.cluster.model import HostId, KernelId
-from notebookos_ext.errors import NotFound
+from notebookos_ext.errors import Infeasible
 
 CHANGE_S = 30.0
 
@@ -56,7 +56,7 @@ class MembershipRequests:
     async def change_voters(self, request: ChangeMembers) -> MembersAre:
         """Make the members on some hosts the voters, and take all others out.
 
-        Raises NotFound when a host has no member in the group, not even a learner. Whatever is
+        Raises Infeasible when a host has no member in the group, not even a learner. Whatever is
         raised, some steps may have been taken.
         """
         present = await self._present(request.kernel)
@@ -64,7 +64,7 @@ class MembershipRequests:
         for host in request.members:
             member = by_host.get(host)
             if member is None:
-                raise NotFound(f"kernel {request.kernel} has no member on host {host}")
+                raise Infeasible(f"kernel {request.kernel} has no member on host {host}")
             if member not in present.voters:
                 present = await self._change(request.kernel, ChangeKind.PROMOTE, member)
         for member in present.everybody:

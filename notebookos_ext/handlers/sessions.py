@@ -38,10 +38,11 @@ async def _note(session_manager: Any, **column: str) -> None:
     try:
         controller = server_runtime().controller
         model = await ensure_async(session_manager.get_session(**column))
+        session = KeptSession(model["id"], model["path"], model["name"] or "", model["type"])
+        noted = controller.note_session(KernelId(model["kernel"]["id"]), session)
+        await asyncio.wrap_future(noted)
     except (Unavailable, web.HTTPError, KeyError):
         return
-    session = KeptSession(model["id"], model["path"], model["name"] or "", model["type"])
-    await asyncio.wrap_future(controller.note_session(KernelId(model["kernel"]["id"]), session))
 
 
 class _AnswersLast:

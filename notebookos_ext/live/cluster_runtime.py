@@ -69,15 +69,19 @@ class ClusterRuntime:
         scheduler = Scheduler(
             settings.policy, max_hosts=settings.max_hosts, options=Options(migrate=True)
         )
-        self.observers = Observers(
-            settings,
-            self.folder,
-            scheduler,
-            private=private,
-            user=settings.user or whoever(),
-            now=clock.now(),
-            warn=self._warn,
-        )
+        try:
+            self.observers = Observers(
+                settings,
+                self.folder,
+                scheduler,
+                private=private,
+                user=settings.user or whoever(),
+                now=clock.now(),
+                warn=self._warn,
+            )
+        except NotebookOSError:
+            self.folder.close(delete=private)
+            raise
         self.controller = Controller(
             scheduler=scheduler,
             policy=settings.policy,

@@ -14,7 +14,7 @@ from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
 from notebookos_ext.cluster.state import ClusterView
-from notebookos_ext.errors import Infeasible, NotebookOSError, NotFound
+from notebookos_ext.errors import Infeasible, InvalidRequest, NotebookOSError, NotFound
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.keeping import Keeper
@@ -23,7 +23,6 @@ from notebookos_ext.live.ports import Outlet
 
 CHANGE_S = 60.0
 """A newcomer has caught up before; what remains is a few commits, unless a majority is missing."""
-ROUNDS = 5
 PAUSE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -100,10 +99,9 @@ class Moves:
         record = self._records[action.kernel]
         before = record.members
         request = messages.ChangeMembers(kernel=action.kernel, members=action.members)
-        reason = "no host of the kernel is there"
-        for number in range(ROUNDS):
-            if number:
-                await asyncio.sleep(PAUSE_S)
+        # Nothing is told on a guess: a change without an answer may have been made, and who takes
+        # it for undone deletes the log of a member that votes.
+        while not record.closed:
             # Those that stay come first: who leaves must not be asked to finish it.
             asked = sorted({*before, *action.members}, key=lambda host: host not in action.members)
             for host in asked:
@@ -112,13 +110,16 @@ class Moves:
                 try:
                     agent = self._fleet.agent(host)
                     answer = await agent.request(request, messages.MembersAre, CHANGE_S)
+                except InvalidRequest as error:
+                    # It cannot be, and was not begun: who should vote does not learn, for one.
+                    self._tell(record, before, error.message)
+                    return
                 except NotebookOSError as error:
-                    reason = error.message
                     log.info("members of %s not changed by %s: %s", action.kernel, host, error)
                     continue
                 self._tell(record, answer.members, "")
                 return
-        self._tell(record, before, reason)
+            await asyncio.sleep(PAUSE_S)
 
     def _tell(self, record: KernelRecord, members: tuple[HostId, ...], reason: str) -> None:
         # In the scheduler's order: it is that of the replicas.
