@@ -6,6 +6,7 @@ where nothing holds it. Its own notes to the user (they begin with `NotebookOS: 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -300,7 +301,13 @@ def interrupts(it: Talker) -> Any:
 def ended(it: Talker, cell: str) -> Any:
     """How a cell ended, without where in a library the interrupt met it."""
     outcome = it.hear(cell)
-    return [outcome.kinds, outcome.reply["status"], outcome.reply.get("ename")]
+    # How much of what is printed travels in one message depends on when stdout is flushed.
+    kinds = [
+        kind
+        for before, kind in itertools.pairwise(("", *outcome.kinds))
+        if not before == kind == "stream"
+    ]
+    return [kinds, outcome.reply["status"], outcome.reply.get("ename")]
 
 
 def an_interrupt_of_input(it: Talker) -> Any:
