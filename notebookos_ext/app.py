@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from jupyter_core.paths import jupyter_data_dir
 from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from prometheus_client import REGISTRY
-from traitlets import Bool, Float, Int, List, Unicode
+from traitlets import Bool, Dict, Float, Int, List, Unicode
 
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.base import REQUEST_SCHEMA_FILE
@@ -74,6 +76,48 @@ class Names(_CheckedLater, List[Any]):
     """A list of names."""
 
 
+class Choices(_CheckedLater, Dict):
+    """Options by name; on the command line as a JSON object, or one by one: `a.b=1`."""
+
+    def from_string(self, s: str) -> Any:
+        """A single text of the command line."""
+        return self.from_string_list([s])
+
+    def from_string_list(self, s_list: Sequence[str]) -> Any:
+        """Every text of the command line; a list of what is neither, which is refused later."""
+        found: dict[str, Any] = {}
+        for text in s_list:
+            try:
+                given = json.loads(text) if text.lstrip().startswith("{") else _one_choice(text)
+            except ValueError:
+                return list(s_list)
+            _merge(found, given)
+        return found
+
+
+def _one_choice(text: str) -> dict[str, Any]:
+    """`a.b=1` as `{"a": {"b": 1}}`. Raises ValueError when it is not of that form."""
+    path, equals, value = text.partition("=")
+    names = path.strip().split(".")
+    if not equals or not all(names):
+        raise ValueError(text)
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = value
+    for name in reversed(names):
+        found = {name: found}
+    return dict(found)
+
+
+def _merge(into: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if isinstance(value, Mapping) and isinstance(into.get(name), dict):
+            _merge(into[name], value)
+        else:
+            into[name] = value
+
+
 class NotebookOSApp(ExtensionApp):
     """The server extension. Values are checked by `Settings.validate`, with a sentence each."""
 
@@ -104,6 +148,14 @@ class NotebookOSApp(ExtensionApp):
         _DEFAULTS.policy,
         config=True,
         help="replicated (GPUs bound while a cell runs) or reservation (one replica keeps them).",
+    )
+    scheduling = Choices(
+        config=True,
+        help="What the scheduler may do beyond its policy, as options by name: autoscaler (hosts "
+        "come and go), prewarm (replicas that have started before anybody needs them), quota, "
+        "quotas and weights (by user), subscription_limit, idle_s, rebalance, consolidate, hints. "
+        "In a file: scheduling = {'quota': 4, 'autoscaler': {'least_hosts': 2}}; on the command "
+        "line: --NotebookOSApp.scheduling autoscaler.least_hosts=2. The README lists them all.",
     )
     executor_preference = Text(
         _DEFAULTS.executor_preference,
@@ -239,6 +291,9 @@ class NotebookOSApp(ExtensionApp):
         values = {name: getattr(self, name) for name in names()}
         if isinstance(self.preload, list):
             values["preload"] = tuple(self.preload)
+        if isinstance(self.scheduling, Mapping):
+            # A part of the configuration that was merged from several files is no plain dict.
+            values["scheduling"] = _plain(self.scheduling)
         if self.state_folder == "":
             values["state_folder"] = str(Path(jupyter_data_dir()) / "notebookos")
         if not isinstance(self.tcp_nodelay, bool):
@@ -247,6 +302,12 @@ class NotebookOSApp(ExtensionApp):
 
     def _emit(self, data: dict[str, str | None]) -> None:
         self._server.event_logger.emit(schema_id=SCHEMA_ID, data=data)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return value
 
 
 def send_small_frames_at_once(settings: dict[str, Any], *, wanted: bool) -> None:

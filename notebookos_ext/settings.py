@@ -46,6 +46,10 @@ class Settings:
     """Simulated devices of each virtual host."""
     policy: str = "replicated"
     """`replicated`: GPUs are bound while a cell runs; `reservation`: one replica keeps them."""
+    scheduling: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    """Options of the scheduler beyond the policy, by the names of `cluster/options.py`, which
+    checks them: autoscaler, prewarm, quotas and so on.
+    """
     executor_preference: str = "last"
     """`last`: the last executor is preferred; `rotate`: another replica for every cell."""
     sync: str = "log-before-reply"
@@ -89,6 +93,11 @@ class Settings:
         _one_of("gpus", self.gpus, GPUS)
         _whole("simulated_gpus_per_host", self.simulated_gpus_per_host, 0, 64)
         _one_of("policy", self.policy, POLICIES)
+        if not isinstance(self.scheduling, Mapping):
+            raise InvalidSettings(
+                f"scheduling is {self.scheduling!r}; it must be options by name, such as "
+                '{"quota": 4, "autoscaler": {"least_hosts": 2}}'
+            )
         _one_of("executor_preference", self.executor_preference, PREFERENCES)
         _one_of("sync", self.sync, SYNCS)
         _one_of("consensus_engine", self.consensus_engine, CONSENSUS_ENGINES)

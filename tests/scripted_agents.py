@@ -168,6 +168,7 @@ class ScriptedBackend:
     """Hosts that are there from the beginning; writes down which of them were given up."""
 
     name = "scripted"
+    boot_s = 1.0
 
     def __init__(self, agents: list[ScriptedAgent]) -> None:
         self.max_hosts = len(agents)

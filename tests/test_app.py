@@ -17,9 +17,11 @@ import pytest
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from live_rig import gone, until
 from traitlets.config import Config
+from traitlets.config.loader import DeferredConfigList
 
 from notebookos_ext import _jupyter_labextension_paths, _jupyter_server_extension_points
 from notebookos_ext.app import NotebookOSApp, send_small_frames_at_once
+from notebookos_ext.errors import InvalidSettings
 from notebookos_ext.live import cli
 from notebookos_ext.live.cli import asking
 from notebookos_ext.live.websocket import NoDelayWebsocketConnection
@@ -186,3 +188,25 @@ def test_a_configuration_is_taken_as_it_is() -> None:
     config = Config({"NotebookOSApp": {"hosts": 2, "preload": ["numpy"], "state_folder": "/x"}})
     settings = NotebookOSApp(config=config)._settings()
     assert (settings.hosts, settings.preload, settings.state_folder) == (2, ("numpy",), "/x")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ['{"quota": 4, "autoscaler": {"least_hosts": 2, "rule": "committed"}}'],
+        ["quota=4", "autoscaler.least_hosts=2", "autoscaler.rule=committed"],
+        ['{"quota": 4}', 'autoscaler={"least_hosts": 2, "rule": "committed"}'],
+    ],
+)
+def test_scheduling_is_written_as_json_or_one_by_one(texts: list[str]) -> None:
+    config = Config({"NotebookOSApp": {"scheduling": DeferredConfigList(texts)}})
+    assert NotebookOSApp(config=config)._settings().scheduling == {
+        "quota": 4,
+        "autoscaler": {"least_hosts": 2, "rule": "committed"},
+    }
+
+
+def test_scheduling_that_is_neither_is_refused_in_a_sentence() -> None:
+    config = Config({"NotebookOSApp": {"scheduling": DeferredConfigList(["{quota: 4"])}})
+    with pytest.raises(InvalidSettings, match="options by name"):
+        NotebookOSApp(config=config)._settings()

@@ -31,6 +31,7 @@ def test_the_defaults_are_valid() -> None:
         ("gpus", "nvidia"),
         ("simulated_gpus_per_host", 65),
         ("policy", "lottery"),
+        ("scheduling", ["quota=x", "nonsense"]),
         ("executor_preference", "best"),
         ("consensus_engine", "paxos"),
         ("sync", "never"),

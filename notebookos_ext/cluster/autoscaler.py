@@ -69,7 +69,7 @@ class Demand:
 def by_committed(state: ClusterState, options: AutoscalerOptions, _at: float) -> int:
     """The original's: a factor over the bound GPUs, and no fewer than some above the least."""
     load = len(state.pool.bindings)
-    hosts = math.ceil(load * options.factor / options.gpus_per_host)
+    hosts = math.ceil(load * options.factor / _gpus_per_host(state, options))
     return max(hosts, options.least_hosts + options.buffer_hosts)
 
 
@@ -77,7 +77,7 @@ def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int
     """What waits, and what is likely to run when a host that is asked for now could be of use: of
     what runs now, and of what kernels begin that were active lately.
     """
-    demand = Demand(options.gpus_per_host)
+    demand = Demand(_gpus_per_host(state, options))
     horizon_s = options.boot_s + MARGIN_S
     rests, runs = state.scaling.rests, state.scaling.runs
     chances: dict[int, float] = {}
@@ -112,7 +112,7 @@ def by_reserved(state: ClusterState, options: AutoscalerOptions, _at: float) -> 
         place = next((n for n, count in enumerate(free) if count >= gpus), None)
         if place is None:
             used += 1
-            free.append(max(0, options.gpus_per_host - gpus))
+            free.append(max(0, _gpus_per_host(state, options) - gpus))
         else:
             free[place] -= gpus
     return max(used, options.least_hosts)
@@ -123,6 +123,10 @@ RULES: dict[ScalingRule, Callable[[ClusterState, AutoscalerOptions, float], int]
     ScalingRule.DEMAND: by_demand,
     ScalingRule.RESERVED: by_reserved,
 }
+
+
+def _gpus_per_host(state: ClusterState, options: AutoscalerOptions) -> int:
+    return options.gpus_per_host or max(1, state.most_gpus)
 
 
 def _most_replicas(state: ClusterState) -> int:

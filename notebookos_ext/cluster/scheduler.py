@@ -25,7 +25,7 @@ from notebookos_ext.cluster import (
     ticks,
 )
 from notebookos_ext.cluster.actions import Action
-from notebookos_ext.cluster.options import Options
+from notebookos_ext.cluster.options import Options, check
 from notebookos_ext.cluster.policies import make_policy
 from notebookos_ext.cluster.policies.base import Policy
 from notebookos_ext.cluster.state import ClusterState, ClusterView
@@ -74,9 +74,9 @@ class Scheduler:
         max_hosts: int = 8,
         options: Options | None = None,
     ) -> None:
-        """A cluster without hosts. Raises InvalidSettings for an unknown policy."""
+        """A cluster without hosts. Raises InvalidSettings for a wrong policy or option."""
         self.policy: Policy = make_policy(policy) if isinstance(policy, str) else policy
-        options = options or Options()
+        options = check(options or Options(), max_hosts=max_hosts)
         if self.policy.keeps_gpus or not self.policy.keeps_replicas:
             # What is reserved on a host, or lives for one cell only, does not move.
             options = msgspec.structs.replace(options, migrate=False, rebalance=False, hints=True)

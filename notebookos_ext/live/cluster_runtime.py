@@ -19,7 +19,6 @@ from pathlib import Path
 
 from notebookos_ext.clock import Clock, SystemClock
 from notebookos_ext.cluster.model import KernelId
-from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
 from notebookos_ext.errors import NotebookOSError, Unavailable
@@ -29,6 +28,7 @@ from notebookos_ext.live.file_systems import network_file_system
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.observers import Observers
 from notebookos_ext.live.router_thread import RouterThread
+from notebookos_ext.live.scheduling import scheduler_options
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
 from notebookos_ext.storage.kept_kernels import KeptKernels
@@ -52,6 +52,7 @@ class ClusterRuntime:
     ) -> None:
         """Open the state folder. Raises InvalidSettings and StorageError; nothing runs yet."""
         self.settings = settings.validate()
+        options = scheduler_options(settings, boot_s=LocalBackend.boot_s)
         self.private = private
         self._pid = os.getpid()
         self.folder = _open_folder(settings, private=private)
@@ -66,9 +67,7 @@ class ClusterRuntime:
             keep_days=0.0 if private else settings.keep_kernels_days,
         )
         self._problems = self.keeper.take_stock(clock.now())
-        scheduler = Scheduler(
-            settings.policy, max_hosts=settings.max_hosts, options=Options(migrate=True)
-        )
+        scheduler = Scheduler(settings.policy, max_hosts=settings.max_hosts, options=options)
         try:
             self.observers = Observers(
                 settings,

@@ -13,6 +13,7 @@ from notebookos_ext.cluster.options import (
     PrewarmOptions,
     PrewarmRule,
     ScalingRule,
+    changed,
 )
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.delays import Delays
@@ -59,26 +60,12 @@ def changed_options(usual: Options, text: str) -> Options:
     as well; null turns either off. Raises InvalidRequest.
     """
     try:
-        changes = msgspec.json.decode(text, type=dict[str, Any])
-        return msgspec.convert(_merged(msgspec.to_builtins(usual), changes, ""), Options)
+        return changed(usual, msgspec.json.decode(text, type=dict[str, Any]))
     except (msgspec.DecodeError, msgspec.ValidationError) as problem:
         raise InvalidRequest(
             f"{text!r} gives no options ({problem}); use a JSON object such as "
             '{"subscription_limit": 2, "autoscaler": {"keep_s": 1200}}'
         ) from problem
-
-
-def _merged(usual: dict[str, Any], changes: dict[str, Any], within: str) -> dict[str, Any]:
-    for name, value in changes.items():
-        if name not in usual:
-            known = ", ".join(usual)
-            raise InvalidRequest(f"there is no option {within}{name}; choose one of: {known}")
-        inner = usual[name]
-        if isinstance(inner, dict) and isinstance(value, dict) and inner:
-            usual[name] = _merged(inner, value, f"{name}.")
-        else:
-            usual[name] = value
-    return usual
 
 
 def _reservation(scaler: AutoscalerOptions, _plan: Plan) -> Options:

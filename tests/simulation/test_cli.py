@@ -89,7 +89,7 @@ def test_soak_lives_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
             ["run", "idlt17h5", "--options", '{"autoscaler": {"keep": 1}}'],
             "there is no option autoscaler.keep",
         ),
-        (["run", "idlt17h5", "--options", '{"idle_s": "x"}'], "gives no options"),
+        (["run", "idlt17h5", "--options", '{"idle_s": "x"}'], "do not fit"),
         (["compare", "idlt17h5", "--policies", "best"], "there is no policy 'best'"),
         (["soak", "x"], "write 17 or 0:2000"),
         (["replay", "nowhere.journal"], "cannot read the journal"),

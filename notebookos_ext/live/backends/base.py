@@ -30,6 +30,8 @@ class Backend(Protocol):
 
     name: str
     max_hosts: int
+    boot_s: float
+    """How long a host usually takes, from being asked for to being attached."""
 
     async def start(self, listener: BackendListener) -> None:
         """Adopt agents that run, start those that are missing. Returns before they all listen."""

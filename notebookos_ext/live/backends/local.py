@@ -57,6 +57,7 @@ class LocalBackend:
     """`Backend` for this machine."""
 
     name = "local"
+    boot_s = 5.0
 
     def __init__(
         self,

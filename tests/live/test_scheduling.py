@@ -1,0 +1,56 @@
+"""What the scheduler of a live cluster may do, from its settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from notebookos_ext.cluster.options import (
+    AutoscalerOptions,
+    Options,
+    ScalingRule,
+)
+from notebookos_ext.errors import InvalidSettings
+from notebookos_ext.live.scheduling import scheduler_options
+from notebookos_ext.settings import Settings
+
+
+def options(scheduling: dict[str, Any], **settings: Any) -> Options:
+    return scheduler_options(Settings(scheduling=scheduling, **settings), boot_s=5.0)
+
+
+def test_without_a_choice_replicas_move_and_the_rest_is_off() -> None:
+    assert options({}) == Options(migrate=True)
+
+
+def test_the_autoscaler_knows_its_backend_and_keeps_the_first_hosts() -> None:
+    assert options({"autoscaler": {}}, hosts=3).autoscaler == AutoscalerOptions(
+        least_hosts=3, boot_s=5.0, gpus_per_host=0
+    )
+    chosen = options({"autoscaler": {"least_hosts": 1, "boot_s": 90}}).autoscaler
+    assert chosen == AutoscalerOptions(least_hosts=1, boot_s=90.0, gpus_per_host=0)
+
+
+def test_reserved_hosts_follow_the_reservations() -> None:
+    found = options({"autoscaler": {}}, policy="reservation")
+    assert found.autoscaler is not None
+    assert found.autoscaler.rule is ScalingRule.RESERVED
+    assert not found.migrate
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "says"),
+    [
+        ({"rebalance": True}, "scheduling.rebalance is on"),
+        ({"hints": False}, "hints"),
+    ],
+)
+def test_what_a_policy_does_not_do_is_refused(scheduling: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidSettings, match=says):
+        options(scheduling, policy="reservation")
+
+
+def test_more_hosts_than_there_may_be_are_refused() -> None:
+    with pytest.raises(InvalidSettings, match="max_hosts is 8"):
+        options({"autoscaler": {"least_hosts": 9}})
