@@ -18,6 +18,7 @@ from notebookos_ext.cluster.consensus.messages import (
     HardState,
     Message,
     SnapshotChunk,
+    VoteAnswer,
 )
 from notebookos_ext.cluster.consensus.node import Node
 from notebookos_ext.cluster.consensus.ready import Proposed, Ready, Role, Timing
@@ -266,6 +267,10 @@ class Group:
     # -- one member's turn -----------------------------------------------------------------
 
     def send(self, messages: Iterable[Message]) -> None:
+        messages = tuple(messages)
+        for message in messages:
+            if isinstance(message, VoteAnswer):
+                self.invariants.answered(self.members[message.sender], message)
         self.network += [m for m in messages if (m.sender, m.to) not in self.cut]
 
     def begin_save(self, name: str) -> bool:

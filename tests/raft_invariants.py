@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from notebookos_ext.cluster.consensus.membership import Membership
-from notebookos_ext.cluster.consensus.messages import Entry, HardState
+from notebookos_ext.cluster.consensus.messages import Entry, HardState, VoteAnswer
 from notebookos_ext.cluster.consensus.node import Node
 from notebookos_ext.cluster.consensus.quorum import majority
 from notebookos_ext.cluster.consensus.ready import Role
@@ -54,6 +54,8 @@ class Invariants:
         self.membership: Membership | None = None
         """The newest committed one, None for the founders'."""
         self._votes: dict[tuple[str, int], str] = {}
+        self._given: set[tuple[str, int]] = set()
+        """Those votes that a candidate may count: answered, or its own and on its disk."""
         self._known: dict[tuple[int, int], tuple[Entry, int]] = {}
         self._seen: dict[str, tuple[object, ...]] = {}
 
@@ -66,10 +68,31 @@ class Invariants:
     def vote_saved(self, name: str, hard_state: HardState) -> None:
         """A vote is on a disk; a member has one per term, whatever happens to its process."""
         if hard_state.vote:
-            first = self._votes.setdefault((name, hard_state.term), hard_state.vote)
-            assert first == hard_state.vote, (
-                f"{name} votes for {first} and {hard_state.vote} in term {hard_state.term}"
+            self._vote(name, hard_state.term, hard_state.vote)
+            if hard_state.vote == name:
+                self._given.add((name, hard_state.term))
+
+    def answered(self, member: MemberView, answer: VoteAnswer) -> None:
+        """A vote leaves: whatever happens now, this disk must keep its member from another one.
+
+        It need not hold the vote itself: with a later term on it, that one is over.
+        """
+        if answer.granted and not answer.pre:
+            kept = member.disk.hard_state
+            assert kept.term > answer.term or kept == HardState(answer.term, answer.to), (
+                f"{member.name} votes for {answer.to} in term {answer.term}, "
+                f"but its disk has {kept}"
             )
+            self.vote_given(member.name, answer.term, answer.to)
+
+    def vote_given(self, name: str, term: int, candidate: str) -> None:
+        """A candidate may count this vote from now on."""
+        self._vote(name, term, candidate)
+        self._given.add((name, term))
+
+    def _vote(self, name: str, term: int, candidate: str) -> None:
+        first = self._votes.setdefault((name, term), candidate)
+        assert first == candidate, f"{name} votes for {first} and {candidate} in term {term}"
 
     def restarted(self, name: str) -> None:
         self._seen.pop(name, None)
@@ -116,7 +139,8 @@ class Invariants:
         first = self.leader_of_term.setdefault(node.term, name)
         assert first == name, f"{first} and {name} lead in term {node.term}"
         electors = node.log.membership.voters
-        voters = [m for m in electors if self._votes.get((m, node.term)) == name]
+        given = [m for m in electors if (m, node.term) in self._given]
+        voters = [m for m in given if self._votes[m, node.term] == name]
         assert len(voters) >= majority(len(electors)), (
             f"{name} leads in term {node.term} by the votes of {voters} among {electors}"
         )

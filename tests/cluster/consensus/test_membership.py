@@ -308,6 +308,32 @@ def test_a_removed_member_that_does_not_know_disturbs_nobody() -> None:
     assert group.node("a").term == group.node("b").term == 1
 
 
+def test_a_group_of_one_leads_again_although_who_left_asks_for_votes_without_end() -> None:
+    """A vote that was asked for before the removal ends a leadership once, not for ever."""
+    group = Group("ab")
+    group.elect("a")
+    group.cut.add(("a", "b"))
+    shrink(group, "b")
+    assert voters(group, "a") == "a"
+    group.deliver(TimeoutNow("a", "b", 1))
+    group.settle()
+    assert group.leaders() == []
+    group.heal()
+    # Without a leader a member waits less than twice this, whoever is refused meanwhile.
+    for _ in range(2 * group.timing.retry_ticks):
+        group.tick_all()
+    assert group.leaders() == ["a"]
+    term = group.node("a").term
+    for _ in range(100):
+        group.tick_all()
+        assert group.leaders() == ["a"]
+    assert group.node("a").term == term
+    group.propose("a", "x")
+    group.settle()
+    assert group.payloads("a") == ["x"]
+    assert not group.node("b").is_removed, "the test is about a member that does not know"
+
+
 def test_a_removed_member_is_needed_until_its_removal_is_committed() -> None:
     """The leader sent the entry and died before it saved it: only who leaves has it."""
     group = Group("ab")

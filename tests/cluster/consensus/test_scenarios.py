@@ -170,7 +170,7 @@ def test_own_vote_counts_only_when_it_is_on_disk() -> None:
     assert node.role is Role.CANDIDATE
     assert group.begin_save("a")
     # However b's vote got here, while a's own is not on disk there is only one.
-    group.invariants.vote_saved("b", HardState(1, "a"))
+    group.invariants.vote_given("b", 1, "a")
     node.step(VoteAnswer("b", "a", 1, pre=False, granted=True))
     assert node.role is Role.CANDIDATE
     assert group.take(VoteRequest, where=is_real) == []
@@ -192,9 +192,35 @@ def test_own_vote_does_not_count_with_an_earlier_save() -> None:
     node.step(VoteAnswer("c", "a", 2, pre=False, granted=True))
     group.finish_save("a")
     assert node.role is Role.CANDIDATE
-    group.invariants.vote_saved("c", HardState(2, "a"))
+    group.invariants.vote_given("c", 2, "a")
     group.pump("a")
     assert node.role is Role.LEADER
+
+
+def test_a_vote_may_leave_when_a_later_term_is_saved_in_its_place() -> None:
+    """The disk never held the vote, but it keeps its member from any other one in that term."""
+    group = Group()
+    group.elect("c")
+    group.propose("c", "x")
+    (append,) = group.take(Append, to="b")
+    voter = group.node("b")
+    voter.step(append)
+    # While b's disk is busy, a wins its vote and c the next term.
+    assert group.begin_save("b")
+    voter.step(VoteRequest("a", "b", 2, 2, 1, pre=False, transfer=True))
+    voter.step(VoteRequest("c", "b", 3, 2, 1, pre=False, transfer=True))
+    group.finish_save("b")
+    group.pump("b")
+    assert group.members["b"].disk.hard_state == HardState(3, "c")
+    answers = {(m.to, m.term, m.granted) for m in group.take(VoteAnswer, sender="b")}
+    assert answers == {("a", 2, True), ("c", 3, True)}
+
+
+def test_a_vote_that_leaves_before_the_disk_rules_out_another_is_noticed() -> None:
+    group = Group()
+    early = VoteAnswer("b", "a", 1, pre=False, granted=True)
+    with pytest.raises(AssertionError, match="b votes for a in term 1, but its disk has"):
+        group.send([early])
 
 
 def test_own_entries_count_only_when_they_are_on_disk() -> None:
@@ -625,7 +651,7 @@ def test_figure_8_entries_of_old_terms_are_not_committed_by_counting() -> None:
         disk.hard_state = HardState(3, "e" if name in "cde" else "")
         group.restart(name)
     for name in "cde":
-        group.invariants.vote_saved(name, HardState(3, "e"))
+        group.invariants.vote_given(name, 3, "e")
     group.crash("e")
     # a leads term 4, but only old entries reach c.
     group.isolate("a", "b", "c")
