@@ -54,7 +54,7 @@ class Settings:
     """`last`: the last executor is preferred; `rotate`: another replica for every cell."""
     sync: str = "log-before-reply"
     """What is committed before a cell's reply goes out (design 4.5)."""
-    reply_budget_ms: int = 50
+    reply_budget_ms: int = 10_000
     """How long a reply may be kept back for the commit."""
     consensus_engine: str = "raft"
     """`raft`: our own core; `raftos`: the published package, which is not durable."""

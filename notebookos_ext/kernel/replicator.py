@@ -74,7 +74,8 @@ class ReplyRule(msgspec.Struct, frozen=True):
     """When the reply of a cell may go: the setting `sync`, and its budget in milliseconds."""
 
     sync: str = "log-before-reply"
-    budget_ms: float = 50.0
+    budget_ms: float = 10_000.0
+    """Longer than an election, so that a reply outlives its host unless the majority is gone."""
 
     def __post_init__(self) -> None:
         """Refuse an unknown mode."""
@@ -206,8 +207,10 @@ class Replicator:
             delta = self._complete(delta)
             answer = self._request(message, delta)
         shipped = self._ship(late, generation, publish) if late is not None else None
-        self._await(answer, wait_s)
-        self._settle(answer, (*_names(delta), *delta.deleted), publish)
+        names = (*_names(delta), *delta.deleted)
+        if not self._in_time(answer, wait_s):
+            publish(_not_kept(names))
+        self._settle(answer, names, publish)
         if shipped is not None and wait_s is None:
             shipped.result()
         # Every shipment is a copy in memory: beyond a few, the cells wait for the store.
@@ -239,14 +242,16 @@ class Replicator:
         )
 
     @staticmethod
-    def _await(answer: Future[AgentMessage], wait_s: float | None) -> None:
+    def _in_time(answer: Future[AgentMessage], wait_s: float | None) -> bool:
+        """Wait for the answer; False when the user must know that there was none."""
         if wait_s == 0.0:
-            return
+            return True
         try:
             answer.result(wait_s)
         except FutureTimeout:
-            # It is written to the agent's socket, so it is committed even if this process dies now.
-            return
+            # It is written to the agent's socket, so only the loss of the whole host can undo it.
+            return False
+        return True
 
     def _settle(
         self, answer: Future[AgentMessage], names: tuple[str, ...], publish: Publish
@@ -337,6 +342,14 @@ class Replicator:
             self._rejected(AgentFailure("StorageError", why), names, shipment.publish)
 
         self._call_on_main(tell)
+
+
+def _not_kept(names: tuple[str, ...]) -> str:
+    what = ", ".join(names) if names else "what this cell changed"
+    return (
+        f"NotebookOS: {what} could not be kept on other hosts yet, since most of the kernel's hosts "
+        "do not answer; it is tried on, and lost only if this host is lost before.\n"
+    )
 
 
 def _names(delta: Delta) -> tuple[str, ...]:
