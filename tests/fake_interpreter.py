@@ -14,7 +14,8 @@ tested without a kernel, and misbehaves on demand. A cell id is words joined by 
 
 What happens is printed as JSON lines into the replica's log. `PLAN` in the environment is a JSON
 object: `refuse` (a reason for Prepare), `recycle`, `mute` (do not answer Prepare), `broken` (a name
-that cannot be applied), `stubborn` (ignore Stop and SIGTERM), `dead` (last words at its start).
+that cannot be applied), `free` (nothing holds the kernel), `stubborn` (ignore Stop and SIGTERM),
+`dead` (last words at its start).
 """
 
 from __future__ import annotations
@@ -177,10 +178,8 @@ class FakeReplica:
                 say(ran=words)
 
     def commit(self, lead: Lead, component: Component) -> None:
-        delta = Delta(
-            components=(component,),
-            held=(HeldName("socket_of_mine", "socket", "a test says so"),),
-        )
+        held = (HeldName("socket_of_mine", "socket", "a test says so"),)
+        delta = Delta(components=(component,), held=() if self.plan.get("free") else held)
         self.request(CommitAttempt(lead.cell, lead.attempt, Outcome.DONE, delta))
 
 

@@ -19,13 +19,14 @@ from notebookos_ext.cluster.entries import (
     Delta,
     EpochEntry,
     LogEntry,
+    RestoredEntry,
     StateEntry,
     decode_entry,
 )
 from notebookos_ext.cluster.folding import FoldedDelta, fold
 from notebookos_ext.cluster.ledger import Ledger, LedgerState
 from notebookos_ext.cluster.model import KernelId, Outcome, ReplicaId
-from notebookos_ext.cluster.snapshots import KernelSnapshot
+from notebookos_ext.cluster.snapshots import KernelSnapshot, unpack_snapshot
 from notebookos_ext.errors import CorruptRecord
 
 log = logging.getLogger(__name__)
@@ -128,6 +129,8 @@ class History:
         self._verdicts: OrderedDict[str, Verdict] = OrderedDict()
         self._outcomes: OrderedDict[int, Outcome] = OrderedDict()
         self._newest: tuple[int, Delta | None] = (0, None)
+        self._pieces: list[bytes] = []
+        """Of the state with which the log begins, while not all of it is here."""
         self._epoch_changed = asyncio.Event()
 
     @property
@@ -155,6 +158,13 @@ class History:
             return newest
         return _delta_of(decode_entry(self.kernel, committed.raw.payload, self._log_key))
 
+    def last_delta(self) -> Delta | None:
+        """The newest that counts in this epoch."""
+        if self.deltas:
+            return self.delta(self.deltas[-1])
+        folded = self.generation.folded
+        return folded[-1].delta if folded else None
+
     async def epoch_reached(self, epoch: int) -> None:
         """Return when this epoch, or a later one, has begun."""
         while self.ledger.epoch < epoch:
@@ -173,6 +183,11 @@ class History:
             self._on_change()
 
     # ---- snapshots -------------------------------------------------------------------------------
+
+    @property
+    def is_restoring(self) -> bool:
+        """Whether the log begins with a state of which only some pieces are here."""
+        return bool(self._pieces)
 
     def freeze(self) -> Frozen:
         """As it is now."""
@@ -205,6 +220,7 @@ class History:
             (name, Verdict(index=at, counts=counts)) for name, at, counts in snapshot.verdicts
         )
         self._outcomes = OrderedDict(snapshot.outcomes)
+        self._pieces = []
         self._epoch_changed.set()
         self._on_change()
         return True
@@ -227,6 +243,8 @@ class History:
         if isinstance(entry, EpochEntry):
             self.generation = Generation(folded_index=raw.index)
             self._epoch_changed.set()
+        elif isinstance(entry, RestoredEntry):
+            self._take_piece(raw, entry)
         elif isinstance(entry, ClosedEntry):
             self._outcomes[entry.attempt] = entry.outcome
             while len(self._outcomes) > REMEMBERED_VERDICTS:
@@ -236,6 +254,25 @@ class History:
                 CommittedDelta(raw=raw, attempt=self.ledger.last_attempt, executor=entry.replica)
             )
             self._newest = (raw.index, entry.delta)
+
+    def _take_piece(self, raw: Entry, piece: RestoredEntry) -> None:
+        """The last one begins a generation, as if all of it had been folded here."""
+        self._pieces.append(piece.data)
+        if piece.part + 1 < piece.parts:
+            return
+        body, self._pieces = b"".join(self._pieces), []
+        try:
+            snapshot = unpack_snapshot(self.kernel, body)
+        except CorruptRecord:
+            # As above; who proposed it had read it.
+            log.exception("the state with which kernel %s begins is not used", self.kernel)
+            return
+        self.ledger.begin_with(snapshot.ledger)
+        deltas = tuple(FoldedDelta(0, folded.delta) for folded in snapshot.deltas[:-1])
+        if snapshot.deltas:
+            deltas += (FoldedDelta(raw.index, snapshot.deltas[-1].delta),)
+        self.generation = Generation(deltas, raw.index)
+        self._epoch_changed.set()
 
     def _remember(self, raw: Entry, *, counts: bool) -> None:
         self._verdicts[raw.proposal_id] = Verdict(index=raw.index, counts=counts)
@@ -251,7 +288,7 @@ def _words(entry: LogEntry) -> str:
     """An entry for the agent's log, without anything of the user's data."""
     fields = {
         name: getattr(entry, name)
-        for name in ("epoch", "cell", "attempt", "after_attempt", "replica", "outcome")
+        for name in ("epoch", "cell", "attempt", "after_attempt", "replica", "outcome", "part")
         if hasattr(entry, name)
     }
     return f"{type(entry).__name__} {fields}"

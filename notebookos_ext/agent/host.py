@@ -37,6 +37,7 @@ from notebookos_ext.agent.membership import MembershipRequests
 from notebookos_ext.agent.procfs import descendants, kill
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
+from notebookos_ext.agent.stored_states import StoredStates
 from notebookos_ext.agent.templates import Templates
 from notebookos_ext.agent.transport import PeerTransport
 from notebookos_ext.clock import Clock
@@ -60,6 +61,7 @@ from notebookos_ext.cluster.messages.control import (
     Inventory,
     Joined,
     JoinGroup,
+    KeepState,
     LaunchReplica,
     LoseAttempt,
     NewEpoch,
@@ -69,6 +71,7 @@ from notebookos_ext.cluster.messages.control import (
     ReadMembers,
     ReleaseDevices,
     RenewLease,
+    RestoreState,
     SetPeers,
     StopAgent,
     StopReplica,
@@ -129,6 +132,7 @@ class HostAgent:
         self._chunks = Chunks(store, self._store_threads)
         self._members = self._engine(clock, rng)
         self._logs = LogRequests(self._members, self._kernels, self._chunks)
+        self._stored = StoredStates(self._kernels, self._chunks)
         self._membership = MembershipRequests(self._members)
         self._sessions = SessionBook(self._folder / "sessions")
         self._templates = Templates(
@@ -166,6 +170,8 @@ class HostAgent:
             ReadMembers: self._logs.read_members,
             ReadChunks: self._logs.read_chunks,
             SweepStore: self._logs.sweep_store,
+            KeepState: self._stored.keep,
+            RestoreState: self._stored.restore,
             ReadInventory: self._read_inventory,
             StopAgent: self._stop,
         }

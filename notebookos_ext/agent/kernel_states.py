@@ -37,12 +37,12 @@ class KernelStates:
     def capture(self, kernel: KernelId) -> Callable[[], Awaitable[bytes]] | None:
         """See `SnapshotHooks.capture`."""
         hosted = self._kernels.get(kernel)
-        if hosted is None:
+        if hosted is None or hosted.history.is_restoring:
             return None
         frozen = hosted.history.freeze()
 
         async def make() -> bytes:
-            snapshot = await self._fitted(await asyncio.to_thread(_folded, frozen))
+            snapshot = await self._fitted(await asyncio.to_thread(folded_snapshot, frozen))
             self._made[kernel] = snapshot
             return await asyncio.to_thread(encode_snapshot, kernel, snapshot, hosted.log_key)
 
@@ -66,23 +66,28 @@ class KernelStates:
 
     async def _fitted(self, snapshot: KernelSnapshot) -> KernelSnapshot:
         """With large parts in the store; as it is while the store is away."""
-        size_bytes = sum(log_bytes(folded.delta) for folded in snapshot.deltas)
-        if size_bytes <= INLINE_BYTES_MAX:
-            return snapshot
-        fitted = []
         try:
-            for folded in snapshot.deltas:
-                share = INLINE_BYTES_MAX * log_bytes(folded.delta) // size_bytes
-                delta = await fit(folded.delta, self._chunks.store, share)
-                fitted.append(msgspec.structs.replace(folded, delta=delta))
+            return await fitted(snapshot, self._chunks)
         except StorageError as error:
-            log.warning("a snapshot stays %d bytes long: %s", size_bytes, error)
+            log.warning("a snapshot keeps its large parts itself: %s", error)
             return snapshot
-        return msgspec.structs.replace(snapshot, deltas=tuple(fitted))
 
 
-def _folded(frozen: Frozen) -> KernelSnapshot:
-    """Raises StorageError instead of what only a defect of ours can lead to."""
+async def fitted(snapshot: KernelSnapshot, chunks: Chunks) -> KernelSnapshot:
+    """The same with large parts in the store, if it is long. Raises StorageError."""
+    size_bytes = sum(log_bytes(folded.delta) for folded in snapshot.deltas)
+    if size_bytes <= INLINE_BYTES_MAX:
+        return snapshot
+    deltas = []
+    for folded in snapshot.deltas:
+        share = INLINE_BYTES_MAX * log_bytes(folded.delta) // size_bytes
+        delta = await fit(folded.delta, chunks.store, share)
+        deltas.append(msgspec.structs.replace(folded, delta=delta))
+    return msgspec.structs.replace(snapshot, deltas=tuple(deltas))
+
+
+def folded_snapshot(frozen: Frozen) -> KernelSnapshot:
+    """What `frozen` amounts to. Raises StorageError instead of what only a defect can lead to."""
     try:
         return frozen.fold()
     except msgspec.MsgspecError as error:

@@ -156,7 +156,19 @@ class StateEntry(msgspec.Struct, frozen=True, tag="state"):
     delta: Delta
 
 
-LogEntry = EpochEntry | LeadEntry | ClosedEntry | StateEntry
+class RestoredEntry(msgspec.Struct, frozen=True, tag="restored"):
+    """One of `parts` pieces of the state with which the log begins: a kernel is brought back.
+
+    `part` counts from 0. Together the pieces are a packed `KernelSnapshot`. They count in their
+    order, and only before anything else does.
+    """
+
+    part: int
+    parts: int
+    data: bytes
+
+
+LogEntry = EpochEntry | LeadEntry | ClosedEntry | StateEntry | RestoredEntry
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LogEntry)

@@ -14,6 +14,7 @@ from notebookos_ext.cluster.entries import (
     EpochEntry,
     LeadEntry,
     LogEntry,
+    RestoredEntry,
     StateEntry,
 )
 from notebookos_ext.cluster.model import Outcome, ReplicaId
@@ -27,6 +28,7 @@ class LedgerState(msgspec.Struct, frozen=True, array_like=True):
     lead: LeadEntry | None
     executor: ReplicaId | None
     fenced_attempt: int
+    restored: int = 0
 
 
 class Ledger:
@@ -41,12 +43,19 @@ class Ledger:
         """Who led the last attempt of this epoch; None before the first."""
         self._fenced_attempt = 0
         """Attempts up to this one were given up before their LEAD was committed."""
+        self.restored = 0
+        """How many pieces of the state with which the log begins have counted."""
 
     @property
     def state(self) -> LedgerState:
         """To go on from later, or elsewhere."""
         return LedgerState(
-            self.epoch, self.last_attempt, self.lead, self.executor, self._fenced_attempt
+            self.epoch,
+            self.last_attempt,
+            self.lead,
+            self.executor,
+            self._fenced_attempt,
+            self.restored,
         )
 
     def restore(self, state: LedgerState) -> None:
@@ -56,11 +65,24 @@ class Ledger:
         self.lead = state.lead
         self.executor = state.executor
         self._fenced_attempt = state.fenced_attempt
+        self.restored = state.restored
+
+    def begin_with(self, state: LedgerState) -> None:
+        """Go on where the log of another group ended, after all pieces of its state have counted.
+
+        Nobody leads, and whoever did is no executor here.
+        """
+        pieces = self.restored
+        self.restore(state)
+        self.lead = self.executor = None
+        self.restored = pieces
 
     def accept(self, entry: LogEntry) -> bool:
         """Take one entry in; False means that it does not count and must be ignored everywhere."""
         if isinstance(entry, EpochEntry):
             return self._new_epoch(entry)
+        if isinstance(entry, RestoredEntry):
+            return self._restored(entry)
         if entry.epoch != self.epoch:
             return False
         if isinstance(entry, LeadEntry):
@@ -75,6 +97,13 @@ class Ledger:
         self.epoch = entry.epoch
         self.lead = None
         self.executor = None
+        return True
+
+    def _restored(self, entry: RestoredEntry) -> bool:
+        begun = self.epoch or self.last_attempt or self._fenced_attempt
+        if begun or entry.part != self.restored:
+            return False
+        self.restored += 1
         return True
 
     def _new_lead(self, entry: LeadEntry) -> bool:

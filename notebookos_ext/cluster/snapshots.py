@@ -12,7 +12,7 @@ import hmac
 
 import msgspec
 
-from notebookos_ext.cluster.entries import MAC_BYTES
+from notebookos_ext.cluster.entries import MAC_BYTES, ChunkRef
 from notebookos_ext.cluster.folding import FoldedDelta
 from notebookos_ext.cluster.ledger import LedgerState
 from notebookos_ext.cluster.model import KernelId, Outcome
@@ -36,6 +36,33 @@ class KernelSnapshot(msgspec.Struct, frozen=True, array_like=True):
     version: int = FORMAT_VERSION
 
 
+class StoredState(msgspec.Struct, frozen=True):
+    """Where the checkpoint store has the namespace of a kernel of which nothing else is left.
+
+    It is a snapshot of the kernel's log, signed with `key`, in the chunks of `document`; without
+    any the namespace is empty.
+    """
+
+    kernel: KernelId
+    """Whose snapshot it is; part of what is signed."""
+    key: bytes
+    epoch: int
+    at: float
+    """When it was stored, in seconds since the Unix epoch."""
+    replica_count: int
+    index: int = 0
+    """Up to which entry of the former log."""
+    document: tuple[ChunkRef, ...] = ()
+    chunks: tuple[str, ...] = ()
+    """Digests of all that it needs, the document's own included: no sweep may take them."""
+    size_bytes: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the kernel begins with an empty namespace."""
+        return not self.document
+
+
 class _Version(msgspec.Struct, frozen=True, array_like=True):
     """The same, for who must not read more of it."""
 
@@ -54,8 +81,36 @@ _decode_version = msgspec.msgpack.Decoder(_Version).decode
 
 def encode_snapshot(kernel: KernelId, snapshot: KernelSnapshot, key: bytes) -> bytes:
     """Encode and sign a snapshot with the kernel's log key."""
-    body = _encode(snapshot)
+    body = pack_snapshot(snapshot)
     return _mac(kernel, body, key) + body
+
+
+def pack_snapshot(snapshot: KernelSnapshot) -> bytes:
+    """Encode a snapshot whose bytes are signed otherwise."""
+    return _encode(snapshot)
+
+
+def unpack_snapshot(kernel: KernelId, body: bytes | memoryview) -> KernelSnapshot:
+    """Decode what was checked before. Raises CorruptRecord, also for another format."""
+    try:
+        version = _decode_version(body).version
+        if version != FORMAT_VERSION:
+            raise CorruptRecord(
+                f"a snapshot of kernel {kernel} has format {version}, but this version reads "
+                f"{FORMAT_VERSION}; use the version that wrote it"
+            )
+        return _decode(body)
+    except msgspec.DecodeError as error:
+        raise CorruptRecord(f"a snapshot of kernel {kernel} cannot be read: {error}") from error
+
+
+def snapshot_chunks(snapshot: KernelSnapshot) -> dict[str, int]:
+    """The chunks that its namespace needs, each with its length in bytes."""
+    return {
+        ref.digest: ref.size_bytes
+        for folded in snapshot.deltas
+        for ref in folded.delta.all_chunk_refs()
+    }
 
 
 def decode_snapshot(kernel: KernelId, payload: bytes, key: bytes) -> KernelSnapshot:
@@ -65,16 +120,7 @@ def decode_snapshot(kernel: KernelId, payload: bytes, key: bytes) -> KernelSnaps
         raise CorruptRecord(
             f"a snapshot of kernel {kernel} is not signed with its key; it was not used"
         )
-    try:
-        version = _decode_version(view[MAC_BYTES:]).version
-        if version != FORMAT_VERSION:
-            raise CorruptRecord(
-                f"a snapshot of kernel {kernel} has format {version}, but this version reads "
-                f"{FORMAT_VERSION}; use the version that wrote it"
-            )
-        return _decode(view[MAC_BYTES:])
-    except msgspec.DecodeError as error:
-        raise CorruptRecord(f"a snapshot of kernel {kernel} cannot be read: {error}") from error
+    return unpack_snapshot(kernel, view[MAC_BYTES:])
 
 
 def _mac(kernel: KernelId, body: bytes | memoryview, key: bytes) -> bytes:

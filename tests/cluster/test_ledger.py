@@ -12,6 +12,7 @@ from notebookos_ext.cluster.entries import (
     EpochEntry,
     LeadEntry,
     LogEntry,
+    RestoredEntry,
     StateEntry,
 )
 from notebookos_ext.cluster.ledger import Ledger
@@ -142,3 +143,26 @@ def test_whatever_is_committed_attempts_never_overlap(log: list[LogEntry]) -> No
         elif isinstance(entry, ClosedEntry) and is_open is not None:
             is_open = None if entry.attempt == is_open.attempt else is_open
     assert numbers == sorted(set(numbers))
+
+
+def test_a_log_may_begin_with_a_state_in_pieces_and_with_nothing_before_it() -> None:
+    def piece(part: int) -> RestoredEntry:
+        return RestoredEntry(part=part, parts=2, data=b"")
+
+    assert accepted(piece(1), piece(0), piece(0), piece(1)) == [False, True, False, True]
+    assert accepted(piece(0), lead(1), piece(1)) == [True, True, False]
+    assert accepted(EpochEntry(1), piece(0)) == [True, False]
+    former = Ledger()
+    assert all(former.accept(entry) for entry in (EpochEntry(3), lead(7, epoch=3)))
+    ledger = Ledger()
+    assert ledger.accept(piece(0))
+    assert ledger.accept(piece(1))
+    ledger.begin_with(former.state)
+    assert (ledger.epoch, ledger.lead, ledger.executor) == (3, None, None)
+    assert not ledger.accept(piece(1)), "said twice"
+    assert not ledger.accept(lead(7, epoch=3))
+    assert not ledger.accept(state(7, epoch=3)), "its executor is gone"
+    assert ledger.accept(lead(8, epoch=3))
+    again = Ledger()
+    again.restore(ledger.state)
+    assert again.state == ledger.state

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
+from notebookos_ext.cluster.entries import ChunkRef
 from notebookos_ext.cluster.model import (
     CellId,
     DeviceId,
@@ -19,6 +20,7 @@ from notebookos_ext.cluster.model import (
     Outcome,
     ReplicaId,
 )
+from notebookos_ext.cluster.snapshots import StoredState
 
 PROTOCOL_VERSION = 1
 
@@ -201,6 +203,27 @@ class SweepStore(msgspec.Struct, frozen=True, tag=True):
     older_than_s: float
 
 
+class KeepState(msgspec.Struct, frozen=True, tag=True):
+    """Put all that the kernel's log amounts to into the checkpoint store; the kernel stays.
+
+    Answered by StateKept when the store has it. Refused when the kernel is not at rest in `epoch`,
+    or keeps changing.
+    """
+
+    kernel: KernelId
+    epoch: int
+
+
+class RestoreState(msgspec.Struct, frozen=True, tag=True):
+    """Let the log of a new group begin with what StateKept told; idempotent. Answered by Done.
+
+    The group's members must be open.
+    """
+
+    kernel: KernelId
+    state: StoredState
+
+
 class ReadInventory(msgspec.Struct, frozen=True, tag=True):
     """Ask for the devices' present use. Answered by Inventory."""
 
@@ -231,6 +254,8 @@ AgentRequest = (
     | ReadMembers
     | ReadChunks
     | SweepStore
+    | KeepState
+    | RestoreState
     | ReadInventory
     | StopAgent
 )
@@ -330,6 +355,19 @@ class StoreSwept(msgspec.Struct, frozen=True, tag=True):
     size_bytes: int
 
 
+class StateKept(msgspec.Struct, frozen=True, tag=True):
+    """The store has the kernel's state up to log entry `index`, signed with its log key.
+
+    `document` is the snapshot itself; `chunks` are the digests of it and of all that it names.
+    """
+
+    epoch: int
+    index: int
+    document: tuple[ChunkRef, ...]
+    chunks: tuple[str, ...]
+    size_bytes: int
+
+
 class DeviceUse(msgspec.Struct, frozen=True):
     """One reading of a device; None where it cannot be measured."""
 
@@ -359,6 +397,7 @@ AgentAnswer = (
     | MemberReports
     | NamedChunks
     | StoreSwept
+    | StateKept
     | Inventory
 )
 
