@@ -15,6 +15,7 @@ import psutil
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
+from notebookos_ext.clock import SystemClock
 from notebookos_ext.handlers import present
 from notebookos_ext.handlers.models import ClusterView, KernelView, ReplicaView
 from notebookos_ext.live import cluster_runtime
@@ -49,6 +50,31 @@ def private_cluster(**settings: Any) -> Iterator[ClusterRuntime]:
         yield runtime
     finally:
         cluster_runtime.stop_private()
+
+
+class MovedClock(SystemClock):
+    """The machine's clock, set forward by a test: what takes hours is over at the next tick."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+
+    def now(self) -> float:
+        return super().now() + self.ahead_s
+
+
+@contextmanager
+def clocked_cluster(**settings: Any) -> Iterator[tuple[ClusterRuntime, MovedClock]]:
+    """The cluster of this process, with a clock that the test can set forward."""
+    cluster_runtime.stop_private()
+    clock = MovedClock()
+    runtime = ClusterRuntime(Settings(**settings), private=True, clock=clock)
+    runtime.start()
+    cluster_runtime.install(runtime)
+    try:
+        yield runtime, clock
+    finally:
+        cluster_runtime.install(None)
+        runtime.stop()
 
 
 def snapshot(runtime: ClusterRuntime) -> ClusterView:

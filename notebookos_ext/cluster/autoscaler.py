@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable
 
 from notebookos_ext.cluster.actions import RequestHosts
+from notebookos_ext.cluster.events import HostsUnavailable
 from notebookos_ext.cluster.hosts import Host, host_order
 from notebookos_ext.cluster.options import AutoscalerOptions, ScalingRule
 from notebookos_ext.cluster.replicas import Kernel
@@ -70,7 +71,7 @@ def by_committed(state: ClusterState, options: AutoscalerOptions, _at: float) ->
     """The original's: a factor over the bound GPUs, and no fewer than some above the least."""
     load = len(state.pool.bindings)
     hosts = math.ceil(load * options.factor / _gpus_per_host(state, options))
-    return max(hosts, options.least_hosts + options.buffer_hosts)
+    return max(hosts, options.least_hosts + options.buffer_hosts, _most_replicas(state))
 
 
 def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
@@ -130,8 +131,10 @@ def _gpus_per_host(state: ClusterState, options: AutoscalerOptions) -> int:
 
 
 def _most_replicas(state: ClusterState) -> int:
+    """The replicas of one kernel are on as many hosts; one that is too few cannot be emptied."""
+    placed = max((len(kernel.replicas) for kernel in state.kernels.values()), default=0)
     waiting: Iterable[Kernel] = (state.kernels[kernel] for kernel in state.without_hosts)
-    return max((kernel.next_replica_count for kernel in waiting), default=0)
+    return max(placed, max((kernel.next_replica_count for kernel in waiting), default=0))
 
 
 # ---- steps
@@ -208,6 +211,10 @@ def _shrink(turn: Turn, options: AutoscalerOptions, there: list[Host], staying: 
         state.by_load.note(host)
 
 
-def unavailable(turn: Turn, _event: object) -> None:
-    """The backend has no more: do not ask again at once."""
-    turn.state.scaling.unavailable_until = turn.at + UNAVAILABLE_S
+def unavailable(turn: Turn, event: HostsUnavailable) -> None:
+    """The backend has no more: do not ask again at once, and tell whoever waits."""
+    scaling = turn.state.scaling
+    scaling.unavailable_until = turn.at + UNAVAILABLE_S
+    if scaling.unavailable_reason != event.reason:
+        scaling.unavailable_reason = event.reason
+        turn.look_at_all = True

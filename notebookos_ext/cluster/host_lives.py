@@ -42,6 +42,7 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
             state.draining.pop(known.id, None)
     host = state.hosts[spec.host]
     host.joined_at, host.filled = event.at, False
+    state.scaling.unavailable_reason = ""
     state.prewarmed_changed.add(host.id)
     state.by_load.note(host)
     state.most_gpus = max(host.gpu_count for host in state.hosts.values())

@@ -81,6 +81,8 @@ class Scaling:
         self.asked_at = float("-inf")
         self.asked_for = 0
         self.unavailable_until = float("-inf")
+        self.unavailable_reason = ""
+        """Why the backend had no more hosts when it was last asked; empty once one has joined."""
         self.rests = Lengths(RESTS)
         """From the end of a cell with GPUs to the arrival of the kernel's next."""
         self.runs = Lengths(RUNS)

@@ -141,6 +141,11 @@ class ClusterView:
         return self._state.max_hosts
 
     @property
+    def no_more_hosts(self) -> str:
+        """Why no more hosts can be had for now; empty when nothing is known against it."""
+        return self._state.scaling.unavailable_reason
+
+    @property
     def without_hosts(self) -> Mapping[KernelId, None]:
         """Kernels that wait for hosts, oldest first."""
         return self._state.without_hosts

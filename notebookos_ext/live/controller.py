@@ -424,6 +424,11 @@ class Controller:
         """An agent is gone."""
         self._translation.host_lost(spec, reason)
 
+    def no_more_hosts(self, reason: str) -> None:
+        """The backend has none to give for now."""
+        self.post(events.HostsUnavailable(reason=reason, at=self._clock.now()))
+        self.changed(None, "host")
+
     def notice(self, host: HostId, notice: messages.AgentNotice) -> None:
         """An agent says something unasked."""
         self._translation.from_agent(host, notice)

@@ -60,6 +60,10 @@ class FleetListener(Protocol):
         """Something the user should know."""
         ...
 
+    def no_more_hosts(self, reason: str) -> None:
+        """The backend has none to give for now, or one that it gave could not be started."""
+        ...
+
 
 @dataclasses.dataclass(slots=True)
 class Agent:
@@ -130,8 +134,11 @@ class Fleet:
             raise LaunchFailed(f"no host of the cluster could be started: {reason}")
 
     async def request_hosts(self, count: int) -> None:
-        """Ask the backend for `count` hosts in all."""
-        await self._backend.request_hosts(count)
+        """Ask the backend for `count` hosts in all; that it has none to give is told."""
+        try:
+            await self._backend.request_hosts(count)
+        except NotebookOSError as error:
+            self._listener.no_more_hosts(error.message)
 
     async def release(self, host: HostId, incarnation: str) -> HostSpec | None:
         """End a host's agent and give the host back; None when it is not that one any more."""
@@ -212,6 +219,7 @@ class Fleet:
             return
         self._failures[host] = reason
         self._listener.warn(f"{host} could not be started: {reason}")
+        self._listener.no_more_hosts(f"{host} could not be started: {reason}")
         self._spawn(self._notify())
 
     # ---- attaching --------------------------------------------------------------------------

@@ -129,7 +129,9 @@ def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wai
     if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
-        return Wait(f"the kernel waits for hosts: it needs {count}, {ready} ready")
+        return Wait(
+            f"the kernel waits for hosts: it needs {count}, {ready} ready{no_more_hosts(view)}"
+        )
     if kernel.attempt is not None:
         if kernel.attempt.phase is Phase.CLOSING:
             why = "it was interrupted" if kernel.attempt.cancelled else "its replica is gone"
@@ -226,7 +228,7 @@ def _run_or_wait(
         else _why_not(view, r, waiting)
         for r in allowed
     )
-    return Wait(f"waits for {gpus_text(cell.gpus)}: {states}", line_at)
+    return Wait(f"waits for {gpus_text(cell.gpus)}: {states}{no_more_hosts(view)}", line_at)
 
 
 def _as_before(
@@ -412,6 +414,11 @@ def _why_not(view: ClusterView, replica: Replica, waiting: WaitingCell) -> str:
 
 def _called(kernel: Kernel, replica: object) -> str:
     return next((f"replica {r.number}" for r in kernel.replicas if r.id == replica), "its replica")
+
+
+def no_more_hosts(view: ClusterView) -> str:
+    """What is added to a reason while the backend has no more hosts to give."""
+    return f"; no more hosts can be had: {view.no_more_hosts}" if view.no_more_hosts else ""
 
 
 def names_text(names: Sequence[str]) -> str:

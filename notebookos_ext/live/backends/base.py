@@ -38,7 +38,11 @@ class Backend(Protocol):
         ...
 
     async def request_hosts(self, count: int) -> None:
-        """Have `count` hosts in all, clamped to `max_hosts`; more than asked for are kept."""
+        """Have `count` hosts in all, clamped to `max_hosts`; more than asked for are kept.
+
+        Raises Unavailable with a sentence when there are no more to be had for now; one that was
+        begun and could not be brought up is told by `host_down`.
+        """
         ...
 
     async def release_host(self, host: HostId, *, grace_s: float) -> None:
