@@ -12,16 +12,17 @@ import logging
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
-from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
+from notebookos_ext.cluster.model import CellId, HostId, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import NotebookOSError, Unavailable
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord, OpenAttempt
 from notebookos_ext.live.ports import Outlet, RouterCommands
 
-CLOSE_ROUNDS = 5
 CLOSE_S = 4.0
-"""Each host; a leader is there sooner, and the cell's client must not wait for minutes."""
+"""Each host; a leader is there sooner."""
+CLOSE_ALL_S = 20.0
+"""All hosts together: without a majority the cell's client must not wait for minutes."""
 PAUSE_S = 0.5
 REPLY_LOST = "the cell had finished and its changes are kept, but its reply was lost"
 RUN_AGAIN = "Run the cell again: everything that earlier cells did is still there."
@@ -191,20 +192,25 @@ class Attempts:
         self._outlet.changed(record.kernel, "cell")
 
     async def _propose(self, action: actions.CloseAttempt, request: messages.LoseAttempt) -> bool:
-        for number in range(CLOSE_ROUNDS):
-            if number:
-                await asyncio.sleep(PAUSE_S)
-            hosts = [host for host in action.members if self._fleet.has(host)]
-            if not hosts:
-                return False
-            for host in hosts:
-                try:
-                    await self._fleet.agent(host).request(request, messages.Done, CLOSE_S)
-                except NotebookOSError as error:
-                    log.info("LOST of attempt %d not through %s: %s", action.attempt, host, error)
-                else:
-                    return True
+        """Whether the attempt's end is in the log, through whichever host it got there."""
+        try:
+            async with asyncio.timeout(CLOSE_ALL_S):
+                while hosts := [host for host in action.members if self._fleet.has(host)]:
+                    for host in hosts:
+                        if await self._lost_through(host, request):
+                            return True
+                    await asyncio.sleep(PAUSE_S)
+        except TimeoutError:
+            log.info("LOST of attempt %d: no host could commit it in time", action.attempt)
         return False
+
+    async def _lost_through(self, host: HostId, request: messages.LoseAttempt) -> bool:
+        try:
+            await self._fleet.agent(host).request(request, messages.Done, CLOSE_S)
+        except NotebookOSError as error:
+            log.info("LOST of attempt %d not through %s: %s", request.attempt, host, error)
+            return False
+        return True
 
     def _closed(self, kernel: KernelId, cell: CellId, attempt: int) -> None:
         self._outlet.post(
