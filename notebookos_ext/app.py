@@ -183,7 +183,10 @@ class NotebookOSApp(ExtensionApp):
     state_folder = Text(
         config=True, help="Logs, keys, store; empty: notebookos in Jupyter's data folder."
     )
-    store_folder = Text(config=True, help="Checkpoint store; empty: store in the state folder.")
+    checkpoint_store = Text(
+        config=True,
+        help="Checkpoint store: a folder, or s3://bucket/prefix?…; empty: in the state folder.",
+    )
     compact_entries = WholeNumber(
         _DEFAULTS.compact_entries,
         config=True,

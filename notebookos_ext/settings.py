@@ -62,8 +62,10 @@ class Settings:
     """Modules that the templates import before replicas are forked from them."""
     state_folder: str = ""
     """Logs, keys and the checkpoint store; empty: in the user's Jupyter data folder."""
-    store_folder: str = ""
-    """The checkpoint store; empty: `store` in the state folder."""
+    checkpoint_store: str = ""
+    """The checkpoint store: a folder, or `s3://bucket/prefix?…`; empty: `store` in the state
+    folder.
+    """
     compact_entries: int = 4_000
     """A kernel's log is compacted into a snapshot when it has grown by so many entries,"""
     compact_bytes: int = 32 * 1024 * 1024
@@ -107,7 +109,12 @@ class Settings:
         _whole("compact_bytes", self.compact_bytes, 100_000, 10 * 1024**3)
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
         _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
-        for name in ("state_folder", "store_folder", "journal_file"):
+        if not isinstance(self.checkpoint_store, str):
+            raise InvalidSettings(
+                f"checkpoint_store is {self.checkpoint_store!r}; it must be the path of a folder, "
+                "or s3://bucket/prefix"
+            )
+        for name in ("state_folder", "journal_file"):
             if not isinstance(path := getattr(self, name), str):
                 what = name.rpartition("_")[2]
                 raise InvalidSettings(f"{name} is {path!r}; it must be the path of a {what}")

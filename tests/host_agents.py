@@ -162,7 +162,7 @@ class Hosts:
             "folder": str(folder),
             "socket_folder": str(self.sockets),
             "token_file": str(self.root / "token"),
-            "store_folder": str(self.root / "store"),
+            "checkpoint_store": str(self.root / "store"),
             "lock_folder": str(self.root / "locks"),
             "gpus": "simulated",
             "simulated_gpus": self._simulated_gpus,

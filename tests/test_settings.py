@@ -52,7 +52,9 @@ def test_a_misspelt_name_is_answered_with_the_right_one() -> None:
 
 
 def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(InvalidSettings, match="there are compact_bytes, compact_entries"):
+    with pytest.raises(
+        InvalidSettings, match="there are checkpoint_store, compact_bytes, compact_entries"
+    ):
         reject_unknown(["zzz"], settings.names(), where="NotebookOSApp")
 
 

@@ -26,7 +26,7 @@ from notebookos_ext.agent.reaper import become_subreaper
 from notebookos_ext.clock import SystemClock
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.errors import InvalidSettings, NotebookOSError, StorageError
-from notebookos_ext.storage.disk import DiskStore
+from notebookos_ext.storage.opening import open_store
 
 EXIT_UNUSABLE = 2
 LOG_BYTES = 2 << 20
@@ -64,7 +64,7 @@ async def _serve(config: AgentConfig) -> None:
         inventory=open_inventory(
             config.host, gpus=config.gpus, simulated_gpus=config.simulated_gpus
         ),
-        store=DiskStore(Path(config.store_folder), clock=clock),
+        store=open_store(config.checkpoint_store, namespace=config.store_namespace, clock=clock),
         clock=clock,
         rng=random.Random(),
     )

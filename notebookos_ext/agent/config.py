@@ -12,6 +12,7 @@ import msgspec
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.errors import InvalidSettings, StorageError
 from notebookos_ext.settings import CONSENSUS_ENGINES
+from notebookos_ext.storage.addresses import parse_address
 
 UNIX_PATH_BYTES_MAX = 107
 """What fits into a unix socket address on Linux, its final zero excluded."""
@@ -50,10 +51,11 @@ def check_config(config: AgentConfig) -> None:
             f'consensus_engine is "{config.consensus_engine}"; it must be '
             f"{' or '.join(CONSENSUS_ENGINES)}"
         )
-    for field in ("folder", "socket_folder", "token_file", "store_folder", "lock_folder"):
+    for field in ("folder", "socket_folder", "token_file", "lock_folder"):
         path = getattr(config, field)
         if not os.path.isabs(path):  # noqa: PTH117 - a string out of the file
             raise InvalidSettings(f'{field} is "{path}"; it must be an absolute path')
+    parse_address(config.checkpoint_store)
     longest = control_path(config)
     if len(os.fsencode(longest)) > UNIX_PATH_BYTES_MAX:
         raise InvalidSettings(

@@ -475,5 +475,5 @@ def _check_name(kernel: KernelId) -> None:
 
 def prepare_folders(config: AgentConfig) -> None:
     """Make the folders that an agent needs. Raises StorageError."""
-    for name in (config.folder, config.socket_folder, config.lock_folder, config.store_folder):
+    for name in (config.folder, config.socket_folder, config.lock_folder):
         make_folder(Path(name))

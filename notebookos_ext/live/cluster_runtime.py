@@ -32,7 +32,10 @@ from notebookos_ext.live.scheduling import scheduler_options
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
 from notebookos_ext.storage.kept_kernels import KeptKernels
+from notebookos_ext.storage.opening import check_store, open_store
 
+ALL_S = 3600.0
+"""Chunks that are younger than so long from now, whatever the store's clock says: all of them."""
 LINGER_S = 5.0
 """A private cluster outlives its last kernel by this, for the next notebook of the same process."""
 
@@ -53,14 +56,16 @@ class ClusterRuntime:
         """Open the state folder. Raises InvalidSettings and StorageError; nothing runs yet."""
         self.settings = settings.validate()
         options = scheduler_options(settings, boot_s=LocalBackend.boot_s)
+        if settings.checkpoint_store:
+            check_store(settings.checkpoint_store)
         self.private = private
         self._pid = os.getpid()
         self.folder = _open_folder(settings, private=private)
         self._clock = clock = clock or SystemClock()
         self.router = RouterThread(clock=clock, on_event=self._from_router)
-        store = self.folder.store
-        if settings.store_folder:
-            store = Path(settings.store_folder).expanduser().absolute()
+        self._store = settings.checkpoint_store or str(self.folder.store)
+        # A store that was named may have other clusters' chunks in it, too.
+        self._store_namespace = self.folder.cluster_id if settings.checkpoint_store else ""
         self.keeper = Keeper(
             KeptKernels(self.folder.kernels),
             self.folder,
@@ -88,7 +93,8 @@ class ClusterRuntime:
             backend=LocalBackend(
                 folder=self.folder,
                 settings=settings,
-                store=store,
+                store=self._store,
+                store_namespace=self._store_namespace,
                 private=private,
                 needed=self.keeper.hosts,
             ),
@@ -139,8 +145,21 @@ class ClusterRuntime:
         finally:
             self.observers.close(self._clock.now())
             self.router.stop()
-            self.folder.sweep_store()
+            self._empty_store()
             self.folder.close(delete=self.private)
+
+    def _empty_store(self) -> None:
+        """Of a private cluster nothing stays, nor of one that keeps no kernel."""
+        if self.folder.keeps_kernels() and not self.private:
+            return
+        if self.private and not self._store_namespace:
+            # It goes with the folder.
+            return
+        try:
+            store = open_store(self._store, namespace=self._store_namespace, clock=self._clock)
+            store.sweep(frozenset(), -ALL_S)
+        except NotebookOSError as error:
+            log.warning("chunks that nobody needs stay: %s", error)
 
 
 def whoever() -> str:

@@ -5,6 +5,7 @@
     <state>/hash_seed   PYTHONHASHSEED of every replica of the installation
     <state>/hosts/<host>/…   logs of the host's members, its own log file
     <state>/kernels/    what is known of each kernel, to bring it back after this server
+    <state>/cluster_id  what this cluster's part of a shared checkpoint store is called
     <state>/usage.sqlite3   what cells took
     <state>/store/      the checkpoint store
     <state>/servers/<n> the same again, for a further server of the user at the same time
@@ -22,6 +23,7 @@ import fcntl
 import glob
 import hashlib
 import os
+import re
 import secrets
 import shutil
 import stat
@@ -44,10 +46,19 @@ class StateFolder:
     """An open, locked state folder."""
 
     def __init__(
-        self, path: Path, lock: int, *, token: bytes, hash_seed: int, sockets: Path, locks: Path
+        self,
+        path: Path,
+        lock: int,
+        *,
+        token: bytes,
+        cluster_id: str,
+        hash_seed: int,
+        sockets: Path,
+        locks: Path,
     ) -> None:
         self.path = path
         self.token = token
+        self.cluster_id = cluster_id
         self.hash_seed = hash_seed
         self.sockets = sockets
         self.device_locks = locks
@@ -99,10 +110,10 @@ class StateFolder:
                 f"no space is left for a kernel's log in the state folder {self.path}; free some"
             )
 
-    def sweep_store(self) -> None:
-        """Empty the folder's own checkpoint store if no kernel's log is left to name its chunks."""
-        if not any(self.path.glob("hosts/*/kernels/*")):
-            shutil.rmtree(self.store, ignore_errors=True)
+    def keeps_kernels(self) -> bool:
+        """Whether there is a kernel's log or record left, which may name chunks of the store."""
+        found = (*self.path.glob("hosts/*/kernels/*"), *self.kernels.glob("*"))
+        return bool(found)
 
     def close(self, *, delete: bool) -> None:
         """Give the lock back; with `delete` nothing of the folder remains."""
@@ -171,9 +182,31 @@ def _open(path: Path, lock: int, hash_seed: int) -> StateFolder:
         raise StorageError(
             f"{token_file} does not hold a token; delete it and restart the server"
         ) from error
+    cluster_id = _cluster_id(path)
     sockets = _private_folder(_socket_folder(path))
     locks = _private_folder(_socket_base() / "devices")
-    return StateFolder(path, lock, token=token, hash_seed=hash_seed, sockets=sockets, locks=locks)
+    return StateFolder(
+        path,
+        lock,
+        token=token,
+        cluster_id=cluster_id,
+        hash_seed=hash_seed,
+        sockets=sockets,
+        locks=locks,
+    )
+
+
+def _cluster_id(path: Path) -> str:
+    file = path / "cluster_id"
+    if not file.exists():
+        write_private(file, secrets.token_hex(8))
+    text = file.read_text(encoding="ascii", errors="replace").strip()
+    if not re.fullmatch("[0-9a-f]{16}", text):
+        # A new one would leave all chunks of a shared store behind.
+        raise StorageError(
+            f"{file} does not hold a cluster's id (16 hex digits); put back what was there"
+        )
+    return text
 
 
 def _hash_seed(path: Path, wanted: int | None) -> int:

@@ -28,6 +28,15 @@ class StoreUsage(msgspec.Struct, frozen=True):
 class CheckpointStore(Protocol):
     """Where large parts of a namespace are kept. A chunk never changes."""
 
+    @property
+    def name(self) -> str:
+        """What people call it: a folder's path or an address, with no secrets in it."""
+        ...
+
+    def check(self) -> None:
+        """Whether it can be used now. Raises StorageError with why it cannot."""
+        ...
+
     def put(self, digest: str, data: bytes) -> None:
         """Keep `data`; when it returns the chunk survives a crash. Putting it again does nothing.
 

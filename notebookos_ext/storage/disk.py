@@ -25,6 +25,7 @@ class DiskStore:
     """Chunks as files under `folder`. Safe for several threads and processes at once."""
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
+        self._folder = folder
         self._chunks = folder / "chunks"
         self._incoming = folder / "incoming"
         self._corrupt = folder / "corrupt"
@@ -33,6 +34,19 @@ class DiskStore:
             for path in (folder, self._chunks, self._incoming):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._sweep(clock.now() - ABANDONED_AFTER_S)
+
+    @property
+    def name(self) -> str:
+        """See `CheckpointStore.name`."""
+        return str(self._folder)
+
+    def check(self) -> None:
+        """See `CheckpointStore.check`."""
+        with _as_storage_error(self._folder):
+            for path in (self._chunks, self._incoming):
+                path.stat()
+            if not os.access(self._incoming, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     def put(self, digest: str, data: bytes) -> None:
         """See `CheckpointStore.put`."""
@@ -87,11 +101,10 @@ class DiskStore:
                 if path.name in named:
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    found = path.stat()
-                    if found.st_mtime < before:
-                        path.unlink()
-                        size += found.st_size
-                        count += 1
+                    if path.stat().st_mtime < before:
+                        freed = self._delete_unless_looked_for(path, before)
+                        size += freed or 0
+                        count += freed is not None
         return StoreUsage(chunks=count, size_bytes=size)
 
     def usage(self) -> StoreUsage:
@@ -103,6 +116,20 @@ class DiskStore:
                     size += path.stat().st_size
                     count += 1
         return StoreUsage(chunks=count, size_bytes=size)
+
+    def _delete_unless_looked_for(self, path: Path, before: float) -> int | None:
+        """Its bytes, None if somebody looked for it meanwhile, who counts on it now.
+
+        Taken away first: whoever looks then does not find it, and writes it again.
+        """
+        taken = self._incoming / f"swept-{path.name}"
+        path.rename(taken)
+        found = taken.stat()
+        if found.st_mtime >= before:
+            taken.rename(path)
+            return None
+        taken.unlink()
+        return found.st_size
 
     def _path(self, digest: str) -> Path:
         return self._chunks / digest[:2] / digest

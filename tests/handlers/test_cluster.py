@@ -89,7 +89,16 @@ class TestAWrongValue:
         ("lease_s", "long", "lease_s is 'long'; it must be between 2 and 604800 seconds"),
         ("gpus", 2, "gpus is 2; it must be one of auto, simulated, none"),
         ("preload", 3, "preload is 3; it must be a list of module names"),
-        ("store_folder", 3, "store_folder is 3; it must be the path of a folder"),
+        (
+            "checkpoint_store",
+            3,
+            "checkpoint_store is 3; it must be the path of a folder, or s3://bucket/prefix",
+        ),
+        (
+            "checkpoint_store",
+            "here",
+            'checkpoint_store is "here"; a folder must have an absolute path',
+        ),
         ("tcp_nodelay", "perhaps", "tcp_nodelay is 'perhaps'; it must be True or False"),
     ],
 )

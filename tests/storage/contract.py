@@ -28,7 +28,14 @@ class StoreContract:
         assert store.has(DIGEST)
         assert store.get(DIGEST) == DATA
 
-    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20)
+    @settings(
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture,
+            # Each backend is a class of its own.
+            HealthCheck.differing_executors,
+        ],
+        max_examples=20,
+    )
     @given(data=st.binary(max_size=10_000))
     def test_any_bytes_come_back(self, store: CheckpointStore, data: bytes) -> None:
         store.put(chunk_digest(data), data)
@@ -49,6 +56,10 @@ class StoreContract:
         with pytest.raises(CorruptRecord, match="does not match its digest"):
             store.put(DIGEST, DATA + b"!")
         assert not store.has(DIGEST)
+
+    def test_it_has_a_name_and_can_be_used(self, store: CheckpointStore) -> None:
+        assert store.name
+        store.check()
 
     def test_a_missing_chunk_is_not_found(self, store: CheckpointStore) -> None:
         with pytest.raises(NotFound, match=DIGEST[:12]):

@@ -26,7 +26,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """32 random bytes in hex, mode 0600: the cluster token that controllers and peers prove to
     know.
     """
-    store_folder: str
+    checkpoint_store: str
+    """Address of the checkpoint store, as in the settings."""
     lock_folder: str
     """Device locks of this machine, shared by every cluster of the user (one file per real device).
     """
@@ -44,6 +45,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """Lease until the first controller attaches, then as the controller says."""
     consensus_engine: str = "raft"
     """`raft`, or `raftos`, which must be installed and is not durable."""
+    store_namespace: str = ""
+    """Keeps the chunks of this cluster apart from others' in the same store; empty: it is ours."""
     compact_entries: int = 4_000
     """A kernel's log is compacted when it holds so many entries more than after the last time,"""
     compact_bytes: int = 32 * 1024 * 1024

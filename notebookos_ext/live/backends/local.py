@@ -64,15 +64,19 @@ class LocalBackend:
         *,
         folder: StateFolder,
         settings: Settings,
-        store: Path,
+        store: str,
+        store_namespace: str,
         private: bool,
         needed: Collection[HostId] = (),
     ) -> None:
-        """`needed` are hosts that have logs of kernels; they come besides those that are set."""
+        """`store` is the address of the checkpoint store. `needed` are hosts that have logs of
+        kernels; they come besides those that are set.
+        """
         self.max_hosts = settings.max_hosts
         self._folder = folder
         self._settings = settings
         self._store = store
+        self._store_namespace = store_namespace
         self._private = private
         self._needed = frozenset(needed)
         self._hosts: dict[HostId, _Host] = {}
@@ -215,7 +219,8 @@ class LocalBackend:
             folder=str(folder),
             socket_folder=str(self._folder.sockets),
             token_file=str(self._folder.token_file),
-            store_folder=str(self._store),
+            checkpoint_store=self._store,
+            store_namespace=self._store_namespace,
             lock_folder=str(self._folder.device_locks),
             gpus=settings.gpus,
             simulated_gpus=settings.simulated_gpus_per_host,
