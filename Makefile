@@ -17,6 +17,10 @@ SEARCH_ARGS ?=
 MUTANTS_ARGS ?=
 # Options for bench-state: --only WORDS, --repeats N, --large.
 STATE_ARGS ?=
+# A run of chaos: what is drawn from SEED for DURATION_S seconds; CHAOS_ARGS: --rounds-shown, --only FAULT.
+SEED ?= 1
+DURATION_S ?= 300
+CHAOS_ARGS ?=
 # Options for pytest, such as PYTEST_ARGS="tests/cluster -x".
 PYTEST_ARGS ?=
 
@@ -44,7 +48,7 @@ PACKAGE_FILES := pyproject.toml package.json install.json $(wildcard notebookos_
 
 say = @printf '\n\033[1m== %s\033[0m\n' $(1)
 
-.PHONY: help lab test test-full test-python test-ts test-ui screenshots check check-python check-ts bench bench-raft bench-state raft-mutants raft-search raft-soak sim-soak evaluation fix build wheel clean chromium
+.PHONY: help lab test test-full test-python test-ts test-ui screenshots check check-python check-ts bench bench-raft bench-state raft-mutants raft-search raft-soak sim-soak chaos evaluation fix build wheel clean chromium
 
 help: ## Show this list
 	@echo "NotebookOS: replicated Jupyter kernels. Verbs:"
@@ -194,6 +198,9 @@ sim-soak: $(STAMPS)/installed-dev ## Simulate 50,000 short lives full of faults,
 
 raft-soak: $(STAMPS)/installed-dev ## Live SEEDS=10000 random lives of Raft groups in all; goes on where it ended
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python scripts/raft_soak.py $(if $(SEEDS),--seeds $(SEEDS))
+
+chaos: $(STAMPS)/installed-dev ## Break real processes at random while cells run: SEED=1 DURATION_S=300
+	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m chaos --seed $(SEED) --duration-s $(DURATION_S) $(CHAOS_ARGS)
 
 raft-mutants: $(STAMPS)/installed-dev ## Plant faults in consensus, one at a time: who catches each; MUTANTS_ARGS="NAME"
 	@PYTHONPATH=$(CURDIR):$(CURDIR)/tests $(BIN)/python -m gate.mutants --write $(MUTANTS_ARGS)

@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,16 @@ class Server:
 
 
 @contextmanager
-def running_server(folder: Path, *options: str, mark: str = "server") -> Iterator[Server]:
+def running_server(
+    folder: Path,
+    *options: str,
+    mark: str = "server",
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[Server]:
     """`jupyter server` with folders of its own, until the block ends."""
     env = {
         **os.environ,
+        **(environment or {}),
         MARK: mark,
         "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
         "JUPYTER_DATA_DIR": str(folder / "data"),
