@@ -144,57 +144,6 @@ def reject_unknown(given: Iterable[str], known: Iterable[str], *, where: str) ->
         raise InvalidSettings(f"{where}.{name} is not a setting of NotebookOS; {advice}")
 
 
-@dataclasses.dataclass(frozen=True)
-class NotebookSettings:
-    """What one notebook asks for; None where it leaves the choice to the cluster."""
-
-    replica_count: int | None = None
-    gpus_per_cell: int | None = None
-
-
-def notebook_settings(metadata: Mapping[str, object], *, where: str) -> NotebookSettings:
-    """Read `metadata.notebookos`. Raises InvalidSettings that names `where` and the value."""
-    raw = metadata.get("notebookos")
-    if raw is None:
-        return NotebookSettings()
-    if not isinstance(raw, Mapping):
-        raise InvalidSettings(
-            f"the notebookos metadata of {where} is {raw!r}; it must be an object "
-            "with replica_count and gpus_per_cell"
-        )
-    return NotebookSettings(
-        replica_count=_optional(raw, "replica_count", where),
-        gpus_per_cell=_optional(raw, "gpus_per_cell", where),
-    )
-
-
-def check_replica_count(value: object, *, where: str) -> int:
-    """A replica count that a kernel can have. Raises InvalidSettings."""
-    # 3.0 is in the tuple too, and notebook files may have it.
-    if isinstance(value, bool) or not isinstance(value, int) or value not in REPLICA_COUNTS:
-        raise InvalidSettings(
-            f"{where} asks for {value!r} replicas; a kernel can have 1, 3 or 5 of them"
-        )
-    return value
-
-
-def check_gpus_per_cell(value: object, *, where: str) -> int:
-    """A number of GPUs that a cell can ask for. Raises InvalidSettings."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidSettings(
-            f"{where} asks for {value!r} GPUs per cell; it must be a whole number from 0"
-        )
-    return value
-
-
-def _optional(raw: Mapping[str, object], name: str, where: str) -> int | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    check = check_replica_count if name == "replica_count" else check_gpus_per_cell
-    return check(value, where=where)
-
-
 def _whole(name: str, value: object, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidSettings(

@@ -47,7 +47,9 @@ const host = record({
   machine: text,
   pid: number,
   devices: list(device),
-  replica_count: number
+  replica_count: number,
+  gpu_type: text,
+  memory_bytes: number
 });
 
 const member = record({
@@ -124,6 +126,12 @@ const kernel = record({
   replica_count: number,
   next_replica_count: number,
   gpus_per_cell: number,
+  gpu_type: text,
+  gpu_memory_gib: number,
+  memory_gib: number,
+  sync: text,
+  next_sync: text,
+  gpu_wait_s: number,
   replicas: list(replica),
   held: list(heldName),
   not_durable: list(text),
@@ -161,10 +169,9 @@ const cluster = record({
   warnings: list(warning)
 });
 
-const settingsResult = record({
-  kernel,
-  effective: dictionary(oneOf('next-cell', 'soon'))
-});
+const effective = oneOf('next-cell', 'soon', 'next-placement', 'next-restart');
+
+const settingsResult = record({ kernel, effective: dictionary(effective) });
 
 const usageSum = record({
   name: text,
@@ -205,6 +212,7 @@ export type Kernel = Decoded<typeof kernel>;
 export type Waiting = Decoded<typeof waiting>;
 export type Warning = Decoded<typeof warning>;
 export type Cluster = Decoded<typeof cluster>;
+export type Effective = Decoded<typeof effective>;
 export type SettingsResult = Decoded<typeof settingsResult>;
 export type Usage = Decoded<typeof usage>;
 export type ServerError = Decoded<typeof error>;
@@ -213,6 +221,11 @@ export type ServerError = Decoded<typeof error>;
 export type SettingsPatch = {
   replica_count?: number;
   gpus_per_cell?: number;
+  gpu_type?: string;
+  gpu_memory_gib?: number;
+  memory_gib?: number;
+  sync?: string;
+  gpu_wait_s?: number;
 };
 
 /** GET notebookos/api/cluster. */

@@ -240,9 +240,24 @@ class Cluster:
         return self.do(e.KernelStopped(KernelId(kernel), self.now))
 
     def settings(
-        self, kernel: str = "k", *, gpus: int | None = None, replicas: int | None = None
+        self,
+        kernel: str = "k",
+        *,
+        gpus: int | None = None,
+        replicas: int | None = None,
+        gpu_type: str | None = None,
+        gpu_wait_s: float | None = None,
     ) -> list[a.Action]:
-        return self.do(e.KernelSettingsChanged(KernelId(kernel), gpus, replicas, self.now))
+        return self.do(
+            e.KernelSettingsChanged(
+                KernelId(kernel),
+                gpus,
+                replicas,
+                self.now,
+                gpu_type=gpu_type,
+                gpu_wait_s=gpu_wait_s,
+            )
+        )
 
     # ---- cells
 

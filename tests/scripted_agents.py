@@ -35,7 +35,7 @@ from notebookos_ext.live.backends.base import BackendListener
 from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import LaunchPlan
-from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.kept_kernels import KeptKernels
 
 TOKEN = b"t" * 32

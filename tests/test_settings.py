@@ -11,7 +11,8 @@ from notebookos_ext import settings
 from notebookos_ext.cluster import model
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.errors import InvalidSettings
-from notebookos_ext.settings import NotebookSettings, Settings, notebook_settings, reject_unknown
+from notebookos_ext.notebook_settings import NotebookSettings, asked_by
+from notebookos_ext.settings import Settings, reject_unknown
 
 
 def test_the_defaults_are_valid() -> None:
@@ -69,12 +70,34 @@ def test_the_choices_are_those_of_the_cluster() -> None:
 
 
 def test_a_notebook_that_asks_for_nothing() -> None:
-    assert notebook_settings({}, where="a.ipynb") == NotebookSettings()
+    assert asked_by({}, where="a.ipynb") == NotebookSettings()
 
 
 def test_what_a_notebook_asks_for() -> None:
     metadata = {"notebookos": {"replica_count": 5, "gpus_per_cell": 2}}
-    assert notebook_settings(metadata, where="a.ipynb") == NotebookSettings(5, 2)
+    assert asked_by(metadata, where="a.ipynb") == NotebookSettings(5, 2)
+
+
+def test_all_that_a_notebook_can_ask_for() -> None:
+    asked = {
+        "replica_count": 3,
+        "gpus_per_cell": 0,
+        "gpu_type": " H200 ",
+        "gpu_memory_gib": 80,
+        "memory_gib": 0.5,
+        "sync": "after-reply",
+        "gpu_wait_s": 30,
+        "ran": "what others keep there is left alone",
+    }
+    found = asked_by({"notebookos": asked}, where="a.ipynb")
+    assert found == NotebookSettings(3, 0, "H200", 80.0, 0.5, "after-reply", 30.0)
+    assert (found.gpu_memory_bytes, found.memory_bytes) == (80 * 2**30, 2**29)
+
+
+def test_only_what_is_newly_asked_for_is_news() -> None:
+    before = NotebookSettings(3, 1, sync="after-reply")
+    assert NotebookSettings(3, 2).news(before) == NotebookSettings(gpus_per_cell=2)
+    assert before.news(before) == NotebookSettings()
 
 
 @pytest.mark.parametrize(
@@ -88,8 +111,16 @@ def test_what_a_notebook_asks_for() -> None:
         {"gpus_per_cell": -1},
         {"gpus_per_cell": 1.5},
         {"gpus_per_cell": [1]},
+        {"gpu_type": 200},
+        {"gpu_type": "H\n200"},
+        {"gpu_memory_gib": -1},
+        {"gpu_memory_gib": float("nan")},
+        {"memory_gib": True},
+        {"memory_gib": "64"},
+        {"sync": "never"},
+        {"gpu_wait_s": 1e9},
     ],
 )
 def test_a_notebook_that_asks_for_the_impossible_is_named(asked: object) -> None:
     with pytest.raises(InvalidSettings, match=r"train\.ipynb"):
-        notebook_settings({"notebookos": asked}, where="train.ipynb")
+        asked_by({"notebookos": asked}, where="train.ipynb")

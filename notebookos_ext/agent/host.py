@@ -34,7 +34,7 @@ from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.log_requests import LogRequests
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.membership import MembershipRequests
-from notebookos_ext.agent.procfs import descendants, kill
+from notebookos_ext.agent.procfs import descendants, kill, machine_memory_bytes
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.stored_states import StoredStates
@@ -278,6 +278,8 @@ class HostAgent:
                 machine=self.config.machine,
                 devices=self._inventory.devices,
                 pid=os.getpid(),
+                memory_bytes=machine_memory_bytes(),
+                gpu_type=self._inventory.gpu_type,
             ),
             peer_address=self._transport.address,
             replicas=tuple(

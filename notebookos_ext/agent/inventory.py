@@ -21,6 +21,12 @@ class HostInventory:
         self._reader = reader
         self._by_id = {spec.device: spec for spec in devices}
 
+    @property
+    def gpu_type(self) -> str:
+        """What the devices are called, such as `H200`; empty where they are of several types."""
+        names = {spec.name.removeprefix("NVIDIA ") for spec in self.devices}
+        return names.pop() if len(names) == 1 else ""
+
     def spec(self, device: DeviceId) -> DeviceSpec | None:
         """The device of that id, if this host has it."""
         return self._by_id.get(device)

@@ -31,6 +31,14 @@ class ProcessInfo(msgspec.Struct, frozen=True):
         return self.state not in "ZX"
 
 
+def machine_memory_bytes() -> int:
+    """The machine's memory; 0 where that cannot be found out."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
 def process(pid: int) -> ProcessInfo | None:
     """The process, or None when there is none of that id."""
     try:

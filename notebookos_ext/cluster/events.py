@@ -127,12 +127,20 @@ class KernelRestarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class KernelSettingsChanged(msgspec.Struct, frozen=True, tag=True):
-    """New per-notebook settings; GPUs apply to the next cell, replicas to the next kernel start."""
+    """New per-notebook settings; None leaves one as it is.
+
+    GPUs per cell and the longest wait apply to the next cell, replicas as soon as hosts allow, type
+    and memory to replicas that are placed from now on.
+    """
 
     kernel: KernelId
     gpus_per_cell: int | None
     replica_count: int | None
     at: float
+    gpu_type: str | None = None
+    gpu_memory_bytes: int | None = None
+    memory_bytes: int | None = None
+    gpu_wait_s: float | None = None
 
 
 class MigrationRequested(msgspec.Struct, frozen=True, tag=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from notebookos_ext.cluster import ballots, cells, migration, settling
 from notebookos_ext.cluster.actions import (
     CloseKernel,
@@ -165,6 +167,14 @@ def kernel_settings_changed(turn: Turn, event: KernelSettingsChanged) -> None:
     kernel = turn.state.kernels.get(event.kernel)
     if kernel is None:
         return
+    needs = {
+        name: value
+        for name in ("gpu_type", "gpu_memory_bytes", "memory_bytes", "gpu_wait_s")
+        if (value := getattr(event, name)) is not None
+    }
+    if needs:
+        kernel.spec = msgspec.structs.replace(kernel.spec, **needs)
+        turn.state.promise_anew(kernel)
     if event.gpus_per_cell is not None:
         kernel.set_gpus_per_cell(event.gpus_per_cell)
         turn.state.promise_anew(kernel)

@@ -97,6 +97,8 @@ class KernelSpec(msgspec.Struct, frozen=True):
     """Only hosts with GPUs of this type; empty: any."""
     labels: tuple[str, ...] = ()
     """Only hosts that have all of these."""
+    gpu_wait_s: float = 0.0
+    """The longest that a cell stands in line for GPUs before it is given up; 0: without limit."""
 
 
 class Cell(msgspec.Struct, frozen=True):

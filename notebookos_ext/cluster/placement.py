@@ -108,6 +108,14 @@ def refuse_oversubscribed(host: Host, ask: Ask) -> str | None:
     return None
 
 
+LASTING: tuple[HostFilter, ...] = (
+    refuse_gpu_type,
+    refuse_labels,
+    refuse_gpu_memory,
+    refuse_small,
+)
+"""Those whose answer stays as it is as long as host and kernel do."""
+
 FILTERS: tuple[HostFilter, ...] = (
     refuse_lost,
     refuse_draining,
@@ -126,6 +134,20 @@ def refusal(host: Host, ask: Ask) -> str | None:
         if reason is not None:
             return reason
     return None
+
+
+def misfit(host: Host, ask: Ask) -> str | None:
+    """Why the host will never do, however long one waits; None when it may."""
+    return next((reason for refuse in LASTING if (reason := refuse(host, ask))), None)
+
+
+def misfits_text(hosts: Iterable[Host], ask: Ask) -> str:
+    """Why some of the hosts are not for it, for people; empty when they all are."""
+    reasons = [reason for host, _ in zip(hosts, range(WINDOW)) if (reason := refusal(host, ask))]  # noqa: B905 - a bound
+    if not reasons:
+        return ""
+    more = f", nor do {len(reasons) - 1} more fit" if len(reasons) > 1 else ""
+    return f"{reasons[0]}{more}"
 
 
 # ---- scorers: lower is better

@@ -48,6 +48,8 @@ class WaitingCell:
     reason: str = ""
     for_gpus: bool = False
     """Waits in the queue for GPUs, rather than for its own kernel."""
+    in_line_since: float | None = None
+    """When it began to stand in line for GPUs."""
     hosts: tuple[HostId, ...] = ()
     """Where it stands in line, while it waits for GPUs."""
     bypassed: int = 0

@@ -30,7 +30,8 @@ def hold_back(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
         return None
     turn.state.over_quota.setdefault(kernel.user, set()).add(kernel.id)
     return Wait(
-        f"waits for cells of {kernel.user} to end, who holds {held} of at most {gpus_text(quota)}"
+        f"waits for cells of {kernel.user} to end, who holds {held} of at most {gpus_text(quota)}",
+        for_quota=True,
     )
 
 

@@ -9,7 +9,7 @@ from notebookos_ext.cluster.actions import CellRejected, CellWaiting, StartAttem
 from notebookos_ext.cluster.estimates import estimate_ms
 from notebookos_ext.cluster.gpus import RESERVED, Binding
 from notebookos_ext.cluster.model import DeviceId, HostId
-from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wake
+from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait, Wake
 from notebookos_ext.cluster.queueing import Rank, WaitingCell
 from notebookos_ext.cluster.replicas import Attempt, Kernel, MigrationReason, Step
 from notebookos_ext.cluster.turn import Turn
@@ -146,6 +146,7 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
         choice = turn.policy.choose(turn.view, kernel, waiting, kept=kept, at=turn.at)
         if waiting.cell.gpus and isinstance(choice, Run | Move | Wake):
             choice = quotas.hold_back(turn, kernel, waiting) or choice
+    choice = _out_of_patience(turn, kernel, waiting, choice) or choice
     if isinstance(choice, Run) and turn.state.options.hints:
         start(turn, kernel, waiting, choice)
     elif isinstance(choice, Run):
@@ -167,6 +168,31 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
     else:
         turn.state.queue.stand(waiting, choice.line_at, anywhere=choice.anywhere)
         turn.reasons[waiting] = choice.reason
+
+
+def _out_of_patience(
+    turn: Turn, kernel: Kernel, waiting: WaitingCell, choice: Choice
+) -> Reject | None:
+    """Why a cell is given up that its notebook lets stand in line only so long; else None.
+
+    What its own kernel makes it wait for does not count, nor does the way of a replica that moves
+    for it to where the GPUs are.
+    """
+    if not isinstance(choice, Wait) or not waiting.cell.gpus:
+        return None
+    moving = kernel.migration is not None and kernel.migration.cell == waiting.cell.cell
+    if moving or not (choice.line_at or choice.for_quota):
+        return None
+    if waiting.in_line_since is None:
+        waiting.in_line_since = turn.at
+    limit_s = kernel.spec.gpu_wait_s
+    if not limit_s or turn.at - waiting.in_line_since < limit_s:
+        return None
+    return Reject(
+        f"the cell stood in line for {limit_s:g} s, the longest that its notebook allows: "
+        f"{choice.reason}",
+        "run it again, ask for fewer GPUs, or let it wait longer in the notebook's settings",
+    )
 
 
 def _move(turn: Turn, kernel: Kernel, waiting: WaitingCell, move: Move) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
@@ -16,9 +17,20 @@ from notebookos_ext.handlers.models import (
     KernelView,
     MigrationRequest,
 )
-from notebookos_ext.settings import check_gpus_per_cell, check_replica_count
+from notebookos_ext.notebook_settings import checked
 
-Effective = Literal["next-cell", "soon"]
+Effective = Literal["next-cell", "soon", "next-placement", "next-restart"]
+
+EFFECTIVE: dict[str, Effective] = {
+    "replica_count": "soon",
+    "gpus_per_cell": "next-cell",
+    "gpu_type": "next-placement",
+    "gpu_memory_gib": "next-placement",
+    "memory_gib": "next-placement",
+    "sync": "next-restart",
+    "gpu_wait_s": "next-cell",
+}
+"""When each setting of a kernel takes effect."""
 
 
 class OneKernel(NotebookOSHandler):
@@ -69,19 +81,9 @@ class KernelHandler(OneKernel):
         400 for values that no kernel can have, 404 for an unknown kernel, 409 for what no host has.
         """
         patch = self.read_body(KernelSettingsPatch)
-        effective: dict[str, Effective] = {}
-        if patch.replica_count is not None:
-            check_replica_count(patch.replica_count, where="the request")
-            effective["replica_count"] = "soon"
-        if patch.gpus_per_cell is not None:
-            check_gpus_per_cell(patch.gpus_per_cell, where="the request")
-            effective["gpus_per_cell"] = "next-cell"
-        await self.asked(
-            self.controller.change_settings(
-                KernelId(kernel_id),
-                replica_count=patch.replica_count,
-                gpus_per_cell=patch.gpus_per_cell,
-            )
-        )
+        said = msgspec.structs.asdict(patch)
+        changes = checked(said, where="the request")
+        effective = {name: when for name, when in EFFECTIVE.items() if said[name] is not None}
+        await self.asked(self.controller.change_settings(KernelId(kernel_id), changes))
         self.audit("change-settings", kernel_id, patch)
         self.answer(KernelSettingsResult(kernel=await self.view(kernel_id), effective=effective))

@@ -49,6 +49,10 @@ class HostView(msgspec.Struct, frozen=True):
     pid: int
     devices: tuple[DeviceView, ...]
     replica_count: int
+    gpu_type: str
+    """What its GPUs are called, such as H200; empty where they are of several types."""
+    memory_bytes: int
+    """Of the machine; 0: not stated."""
 
 
 class MemberView(msgspec.Struct, frozen=True):
@@ -142,6 +146,18 @@ class KernelView(msgspec.Struct, frozen=True):
     changes.
     """
     gpus_per_cell: int
+    gpu_type: str
+    """Only hosts with GPUs of this type; empty: any."""
+    gpu_memory_gib: float
+    """What each of its GPUs must have; 0: any."""
+    memory_gib: float
+    """What the host of each replica must have; 0: any."""
+    sync: str
+    """What is committed before a cell's reply goes out; empty: as the cluster does."""
+    next_sync: str
+    """The same from the next restart on."""
+    gpu_wait_s: float
+    """The longest that a cell stands in line for GPUs before it is given up; 0: without limit."""
     replicas: tuple[ReplicaView, ...]
     held: tuple[HeldNameView, ...]
     not_durable: tuple[str, ...]
@@ -190,10 +206,18 @@ class ClusterView(msgspec.Struct, frozen=True):
 
 
 class KernelSettingsPatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Body of PATCH notebookos/api/kernels/<id>."""
+    """Body of PATCH notebookos/api/kernels/<id>; what is left out, or None, stays as it is.
+
+    Types, memory and sync are as in `KernelView`, where empty and 0 are said to be any.
+    """
 
     replica_count: int | None = None
     gpus_per_cell: int | None = None
+    gpu_type: str | None = None
+    gpu_memory_gib: float | None = None
+    memory_gib: float | None = None
+    sync: str | None = None
+    gpu_wait_s: float | None = None
 
 
 class MigrationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -218,7 +242,10 @@ class KernelSettingsResult(msgspec.Struct, frozen=True):
     """Answer to the PATCH: the kernel, and per changed setting when it takes effect."""
 
     kernel: KernelView
-    effective: dict[str, Literal["next-cell", "soon"]]
+    effective: dict[str, Literal["next-cell", "soon", "next-placement", "next-restart"]]
+    """`soon`: as soon as hosts allow; `next-placement`: for replicas that are placed from now on,
+    by a move or a new start.
+    """
 
 
 class UsageSumView(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from notebookos_ext.handlers.models import (
 )
 from notebookos_ext.live.controller import Insight
 from notebookos_ext.live.kernel_records import CellRecord, KernelRecord
+from notebookos_ext.notebook_settings import GIB
 
 
 def cluster(insight: Insight, *, version: str) -> ClusterView:
@@ -89,6 +90,8 @@ def _host(insight: Insight, host: HostId) -> HostView:
         pid=entry.spec.pid,
         devices=_devices(insight, host),
         replica_count=len(entry.replicas),
+        gpu_type=entry.spec.gpu_type,
+        memory_bytes=entry.spec.memory_bytes,
     )
 
 
@@ -135,6 +138,12 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         replica_count=len(entry.replicas) or entry.spec.replica_count,
         next_replica_count=entry.next_replica_count,
         gpus_per_cell=record.gpus_per_cell,
+        gpu_type=entry.spec.gpu_type,
+        gpu_memory_gib=entry.spec.gpu_memory_bytes / GIB,
+        memory_gib=entry.spec.memory_bytes / GIB,
+        sync=record.plan.sync,
+        next_sync=record.next_sync,
+        gpu_wait_s=entry.spec.gpu_wait_s,
         replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
         held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
         not_durable=entry.pending,

@@ -44,7 +44,7 @@ from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.translation import Translation
-from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.kept_kernels import KeptSession
 
 DEFECT = "NotebookOS hit a defect; the server's log has the details"
@@ -276,18 +276,14 @@ class Controller:
         self._loop.call_soon_threadsafe(self.warn, message)
 
     def change_settings(
-        self, kernel: KernelId, *, replica_count: int | None, gpus_per_cell: int | None
+        self, kernel: KernelId, changes: NotebookSettings
     ) -> concurrent.futures.Future[None]:
-        """GPUs take effect with the next cell, replicas with the next kernel start.
+        """Change what `changes` says; `handlers/kernels.py` tells when each takes effect.
 
         The values are valid in themselves. Raises NotFound, and Infeasible when no host could
         ever satisfy them; nothing is changed then.
         """
-        return self._submit(
-            self._lives.change_settings(
-                kernel, replica_count=replica_count, gpus_per_cell=gpus_per_cell
-            )
-        )
+        return self._submit(self._lives.change_settings(kernel, changes))
 
     def migrate(
         self, kernel: KernelId, *, replica: ReplicaId | None, target: HostId | None

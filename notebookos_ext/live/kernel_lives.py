@@ -15,6 +15,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import KernelId, KernelSpec
+from notebookos_ext.cluster.placement import ask_for, misfit
 from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live.chains import Chains
@@ -22,7 +23,7 @@ from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.ports import Outlet, RouterCommands
-from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 
 SHUTDOWN_MESSAGE_S = 2.0
@@ -172,19 +173,14 @@ class KernelLives:
         cell = record.open_cell
         if cell is not None:
             cell.end("aborted", now)
-        record.plan = plan
+        if changes.sync is not None:
+            record.next_sync = changes.sync
+        record.plan = msgspec.structs.replace(plan, sync=record.next_sync)
         record.processes.clear()
         record.begin_epoch()
         if changes.gpus_per_cell is not None:
             record.gpus_per_cell = changes.gpus_per_cell
-        self._outlet.post(
-            events.KernelSettingsChanged(
-                kernel=kernel,
-                gpus_per_cell=changes.gpus_per_cell,
-                replica_count=changes.replica_count,
-                at=now,
-            )
-        )
+        self._outlet.post(_settings_changed(kernel, changes, now))
         self._outlet.post(events.KernelRestarted(kernel=kernel, at=now))
         self._outlet.changed(kernel, "kernel")
 
@@ -242,10 +238,9 @@ class KernelLives:
         self._outlet.post(events.KernelStopped(kernel=kernel, at=self._clock.now()))
         self._outlet.changed(kernel, "kernel")
 
-    async def change_settings(
-        self, kernel: KernelId, *, replica_count: int | None, gpus_per_cell: int | None
-    ) -> None:
+    async def change_settings(self, kernel: KernelId, changes: NotebookSettings) -> None:
         """See `Controller.change_settings`."""
+        replica_count, gpus_per_cell = changes.replica_count, changes.gpus_per_cell
         record = self._records.get(kernel)
         if record is None or record.closed:
             raise NotFound(f"there is no NotebookOS kernel {kernel}")
@@ -259,18 +254,52 @@ class KernelLives:
             raise Infeasible(
                 f"{gpus_per_cell} GPUs per cell cannot be had: no host has more than {most}"
             )
+        self._refuse_misfit(record, changes)
         if gpus_per_cell is not None:
             record.gpus_per_cell = gpus_per_cell
-            self._keeper.keep(record, self._outlet.warn)
+        if changes.sync is not None:
+            record.next_sync = changes.sync
+        record.spec = msgspec.structs.replace(record.spec, **_needs(changes))
+        self._keeper.keep(record, self._outlet.warn)
         if replica_count is not None:
             # They take their time to come; the next kernel start should find them there.
             self._chains.spawn(self._fleet.request_hosts(replica_count))
-        self._outlet.post(
-            events.KernelSettingsChanged(
-                kernel=kernel,
-                gpus_per_cell=gpus_per_cell,
-                replica_count=replica_count,
-                at=self._clock.now(),
-            )
-        )
+        self._outlet.post(_settings_changed(kernel, changes, self._clock.now()))
         self._outlet.changed(kernel, "settings")
+
+    def _refuse_misfit(self, record: KernelRecord, changes: NotebookSettings) -> None:
+        """Type and memory that no host has. Raises Infeasible."""
+        needs = _needs(changes)
+        if not needs:
+            return
+        asked = ask_for(msgspec.structs.replace(record.spec, **needs), 1)
+        hosts = [host for host in self._view.hosts.values() if host.ready]
+        reasons = [misfit(host, asked) for host in hosts]
+        if hosts and None not in reasons:
+            raise Infeasible(f"no host of this cluster fits: {reasons[0]}")
+
+
+def _needs(changes: NotebookSettings) -> dict[str, str | int | float]:
+    """The settings that are fields of the kernel's spec, by their names there."""
+    needs = {
+        "gpu_type": changes.gpu_type,
+        "gpu_memory_bytes": changes.gpu_memory_bytes,
+        "memory_bytes": changes.memory_bytes,
+        "gpu_wait_s": changes.gpu_wait_s,
+    }
+    return {name: value for name, value in needs.items() if value is not None}
+
+
+def _settings_changed(
+    kernel: KernelId, changes: NotebookSettings, at: float
+) -> events.KernelSettingsChanged:
+    return events.KernelSettingsChanged(
+        kernel=kernel,
+        gpus_per_cell=changes.gpus_per_cell,
+        replica_count=changes.replica_count,
+        at=at,
+        gpu_type=changes.gpu_type,
+        gpu_memory_bytes=changes.gpu_memory_bytes,
+        memory_bytes=changes.memory_bytes,
+        gpu_wait_s=changes.gpu_wait_s,
+    )

@@ -41,6 +41,8 @@ class LaunchPlan(msgspec.Struct, frozen=True):
     env: dict[str, str]
     cwd: str
     session_key: bytes
+    sync: str = ""
+    """What is committed before a cell's reply goes out; empty: as the cluster does."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,6 +132,8 @@ class KernelRecord:
         """How many controllers have had it, this one included."""
         self.session: KeptSession | None = None
         self.gpus_per_cell = spec.gpus_per_cell
+        self.next_sync = plan.sync
+        """What the plan says from the next restart on."""
         self.launches: dict[ReplicaId, int] = {}
         self.processes: dict[ReplicaId, ReplicaProcess] = {}
         self.gpu_names: frozenset[str] = frozenset()

@@ -74,7 +74,9 @@ class Lifecycle:
             env=record.plan.env,
             cwd=record.plan.cwd,
             session_key=record.plan.session_key,
-            options=self._options,
+            options=self._options
+            if not record.plan.sync
+            else {**self._options, "sync": record.plan.sync},
         )
         try:
             # One after the other: an agent works on several requests at a time.

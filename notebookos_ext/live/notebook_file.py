@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from notebookos_ext.errors import InvalidRequest
-from notebookos_ext.settings import (
-    NotebookSettings,
-    check_gpus_per_cell,
-    check_replica_count,
-    notebook_settings,
-)
+from notebookos_ext.notebook_settings import NotebookSettings, asked_by, checked
+
+_VARIABLES = {
+    "replica_count": "NOTEBOOKOS_REPLICAS",
+    "gpus_per_cell": "NOTEBOOKOS_GPUS_PER_CELL",
+}
 
 
 class _Notebook(msgspec.Struct):
@@ -37,7 +38,7 @@ def read_settings(path: Path) -> NotebookSettings:
     except (OSError, msgspec.DecodeError):
         # Jupyter itself says what is wrong with the file; its kernel can start all the same.
         return NotebookSettings()
-    return notebook_settings(notebook.metadata, where=path.name)
+    return asked_by(notebook.metadata, where=path.name)
 
 
 def overridden(settings: NotebookSettings, env: dict[str, str]) -> NotebookSettings:
@@ -45,15 +46,11 @@ def overridden(settings: NotebookSettings, env: dict[str, str]) -> NotebookSetti
 
     Raises InvalidSettings for values that cannot be.
     """
-    replicas, gpus = env.get("NOTEBOOKOS_REPLICAS"), env.get("NOTEBOOKOS_GPUS_PER_CELL")
-    return NotebookSettings(
-        replica_count=settings.replica_count
-        if not replicas
-        else check_replica_count(_number(replicas), where="NOTEBOOKOS_REPLICAS"),
-        gpus_per_cell=settings.gpus_per_cell
-        if not gpus
-        else check_gpus_per_cell(_number(gpus), where="NOTEBOOKOS_GPUS_PER_CELL"),
-    )
+    for name, variable in _VARIABLES.items():
+        if said := env.get(variable):
+            value = getattr(checked({name: _number(said)}, where=variable), name)
+            settings = dataclasses.replace(settings, **{name: value})
+    return settings
 
 
 def preference(env: dict[str, str], default: str) -> str:

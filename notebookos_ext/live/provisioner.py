@@ -28,7 +28,8 @@ from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.kernel_records import LaunchPlan
 from notebookos_ext.live.kernelspecs import check_interpreter, interpreter
 from notebookos_ext.live.notebook_file import overridden, preference, read_settings
-from notebookos_ext.settings import NotebookSettings, Settings
+from notebookos_ext.notebook_settings import NotebookSettings
+from notebookos_ext.settings import Settings
 
 LOOK_S = 0.1
 SHUTDOWN_WAIT_S = 10.0
@@ -249,6 +250,10 @@ class NotebookOSProvisioner(KernelProvisionerBase):
             notebook_path=self._relative(session),
             display_name=self.kernel_spec.display_name,
             executor_preference=ExecutorPreference(preference(env, settings.executor_preference)),
+            memory_bytes=asked.memory_bytes or 0,
+            gpu_memory_bytes=asked.gpu_memory_bytes or 0,
+            gpu_type=asked.gpu_type or "",
+            gpu_wait_s=asked.gpu_wait_s or 0.0,
         )
         plan = LaunchPlan(
             name=name,
@@ -256,13 +261,10 @@ class NotebookOSProvisioner(KernelProvisionerBase):
             env=env,
             cwd=str(kwargs.get("cwd") or Path.cwd()),
             session_key=cast("bytes", self.connection_info["key"]),
+            sync=asked.sync or "",
         )
         before, self._asked = self._asked or asked, asked
-        changes = NotebookSettings(
-            replica_count=_new(asked.replica_count, before.replica_count),
-            gpus_per_cell=_new(asked.gpus_per_cell, before.gpus_per_cell),
-        )
-        return spec, plan, changes
+        return spec, plan, asked.news(before)
 
     def _relative(self, session: str) -> str:
         """The notebook's path as the server's users know it."""
@@ -271,10 +273,6 @@ class NotebookOSProvisioner(KernelProvisionerBase):
         if session and root and path.is_relative_to(root):
             return path.relative_to(root).as_posix()
         return session
-
-
-def _new(now: int | None, before: int | None) -> int | None:
-    return None if now == before else now
 
 
 def _private_settings() -> Settings:

@@ -7,6 +7,7 @@ import { Widget } from '@lumino/widgets';
 import * as React from 'react';
 
 import { SettingsForm } from '../components/SettingsForm';
+import { DEFAULTS } from '../notebookSettings';
 import { SettingsSync } from '../widgets/settingsSync';
 import { cluster, FixedModel } from './samples';
 
@@ -23,7 +24,8 @@ describe('SettingsForm', () => {
     widget = ReactWidget.create(
       <SettingsForm
         notebook={notebook}
-        settings={{ replica_count: 3, gpus_per_cell: 1 }}
+        settings={{ ...DEFAULTS, gpus_per_cell: 1, gpu_type: 'L4' }}
+        gpuTypes={['H200']}
         replicated={replicated}
         onChange={change => changes.push(change)}
         trans={trans}
@@ -67,6 +69,15 @@ describe('SettingsForm', () => {
       )?.textContent;
     expect(when('Replicas')).toBe('as soon as hosts allow');
     expect(when('GPUs per cell')).toBe('from the next cell');
+    expect(when('Longest wait for GPUs (s)')).toBe('from the next cell');
+    for (const label of [
+      'GPU type',
+      'Memory per GPU (GiB)',
+      'Memory of the host (GiB)'
+    ]) {
+      expect(when(label)).toBe('for replicas placed from now on');
+    }
+    expect(when('Sync')).toBe('when the kernel is restarted');
   });
 
   it('offers the possible replica counts', async () => {
@@ -85,6 +96,31 @@ describe('SettingsForm', () => {
       enter(input, value);
     }
     expect(changes).toEqual([{ gpus_per_cell: 2 }]);
+  });
+
+  it('offers the types that hosts have, and the one that was asked for', async () => {
+    const type = control(await show('a.ipynb'), 'GPU type');
+    const options = Array.from(type.querySelectorAll('option'));
+    expect(options.map(option => option.textContent)).toEqual([
+      'any',
+      'H200',
+      'L4'
+    ]);
+    enter(type, 'H200');
+    expect(changes).toEqual([{ gpu_type: 'H200' }]);
+  });
+
+  it('takes memory and waits as numbers, and sync as one of a few', async () => {
+    const node = await show('a.ipynb');
+    enter(control(node, 'Memory per GPU (GiB)'), '79.5');
+    enter(control(node, 'Memory of the host (GiB)'), '-1');
+    enter(control(node, 'Longest wait for GPUs (s)'), '30');
+    enter(control(node, 'Sync'), 'after-reply');
+    expect(changes).toEqual([
+      { gpu_memory_gib: 79.5 },
+      { gpu_wait_s: 30 },
+      { sync: 'after-reply' }
+    ]);
   });
 
   it('says when the kernel is none of ours', async () => {

@@ -1,12 +1,21 @@
-/** Replica count and GPUs per cell of the current notebook, and when a change takes effect. */
+/** What the current notebook asks for, and when a change takes effect. */
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import {
-  GPUS_MAX,
+  isValid,
   NotebookSettings,
-  REPLICA_COUNTS
+  REPLICA_COUNTS,
+  SETTING_NAMES,
+  SettingName,
+  SYNCS
 } from '../notebookSettings';
+import {
+  EFFECTIVE,
+  effectiveWords,
+  settingLabel,
+  settingValue
+} from '../settingWords';
 
 export interface ISettingsFormProps {
   /** The notebook's name; null when no notebook is open. */
@@ -14,12 +23,14 @@ export interface ISettingsFormProps {
   settings: NotebookSettings;
   /** Whether the notebook's kernel is one of ours, so that changes reach it. */
   replicated: boolean;
+  /** Types of GPUs that the cluster's hosts have. */
+  gpuTypes: string[];
   onChange: (change: Partial<NotebookSettings>) => void;
   trans: TranslationBundle;
 }
 
 export function SettingsForm(props: ISettingsFormProps): JSX.Element {
-  const { notebook, settings, replicated, onChange, trans } = props;
+  const { notebook, replicated, trans } = props;
   const id = React.useId();
   if (notebook === null) {
     return (
@@ -32,44 +43,17 @@ export function SettingsForm(props: ISettingsFormProps): JSX.Element {
       aria-label={trans.__('NotebookOS settings of %1', notebook)}
       onSubmit={event => event.preventDefault()}
     >
-      <label htmlFor={`${id}-replicas`}>{trans.__('Replicas')}</label>
-      <select
-        id={`${id}-replicas`}
-        aria-describedby={`${id}-replicas-when`}
-        value={settings.replica_count}
-        onChange={event =>
-          onChange({ replica_count: Number(event.target.value) })
-        }
-      >
-        {REPLICA_COUNTS.map(count => (
-          <option key={count} value={count}>
-            {count}
-          </option>
-        ))}
-      </select>
-      <span id={`${id}-replicas-when`} className="jp-NotebookOS-detail">
-        {trans.__('as soon as hosts allow')}
-      </span>
-      <label htmlFor={`${id}-gpus`}>{trans.__('GPUs per cell')}</label>
-      <input
-        id={`${id}-gpus`}
-        aria-describedby={`${id}-gpus-when`}
-        type="number"
-        min={0}
-        max={GPUS_MAX}
-        step={1}
-        value={settings.gpus_per_cell}
-        onChange={event => {
-          const gpus = event.target.valueAsNumber;
-          if (Number.isInteger(gpus) && gpus >= 0 && gpus <= GPUS_MAX) {
-            onChange({ gpus_per_cell: gpus });
-          }
-        }}
-      />
-      <span id={`${id}-gpus-when`} className="jp-NotebookOS-detail">
-        {trans.__('from the next cell')}
-      </span>
+      {SETTING_NAMES.map(name => (
+        <React.Fragment key={name}>
+          <label htmlFor={`${id}-${name}`}>{settingLabel(name, trans)}</label>
+          <Control {...props} name={name} id={`${id}-${name}`} />
+          <span id={`${id}-${name}-when`} className="jp-NotebookOS-detail">
+            {effectiveWords(EFFECTIVE[name], trans)}
+          </span>
+        </React.Fragment>
+      ))}
       <p className="jp-NotebookOS-detail">
+        {trans.__('0 asks for nothing in particular and sets no limit.')}{' '}
         {replicated
           ? trans.__('Kept in the metadata of %1.', notebook)
           : trans.__(
@@ -79,4 +63,66 @@ export function SettingsForm(props: ISettingsFormProps): JSX.Element {
       </p>
     </form>
   );
+}
+
+function Control(
+  props: ISettingsFormProps & { name: SettingName; id: string }
+): JSX.Element {
+  const { name, id, settings, gpuTypes, onChange, trans } = props;
+  const value = settings[name];
+  const choices = choicesOf(name, settings, gpuTypes);
+  const change = (next: number | string) => {
+    if (isValid(name, next)) {
+      onChange({ [name]: next });
+    }
+  };
+  return choices ? (
+    <select
+      id={id}
+      aria-describedby={`${id}-when`}
+      value={value}
+      onChange={event =>
+        change(
+          typeof value === 'number'
+            ? Number(event.target.value)
+            : event.target.value
+        )
+      }
+    >
+      {choices.map(choice => (
+        <option key={choice} value={choice}>
+          {settingValue(name, choice, trans)}
+        </option>
+      ))}
+    </select>
+  ) : (
+    <input
+      id={id}
+      aria-describedby={`${id}-when`}
+      type="number"
+      min={0}
+      step={name === 'gpus_per_cell' ? 1 : 'any'}
+      value={value}
+      onChange={event => change(event.target.valueAsNumber)}
+    />
+  );
+}
+
+/** Null for what is typed in. */
+function choicesOf(
+  name: SettingName,
+  settings: NotebookSettings,
+  gpuTypes: string[]
+): (number | string)[] | null {
+  switch (name) {
+    case 'replica_count':
+      return REPLICA_COUNTS;
+    case 'sync':
+      return SYNCS;
+    case 'gpu_type':
+      // What was asked for elsewhere stays visible where no host has it.
+      return [...new Set(['', ...gpuTypes, settings.gpu_type])];
+    default:
+      return null;
+  }
 }

@@ -1,4 +1,4 @@
-/** Brings replica count and GPUs per cell from each notebook's metadata to its kernel. */
+/** Brings what each notebook asks for in its metadata to its kernel. */
 import type {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -11,7 +11,9 @@ import {
   TranslationBundle
 } from '@jupyterlab/translation';
 
+import { SETTING_NAMES, settingsOf } from '../notebookSettings';
 import { Refused } from '../request';
+import { effectiveWords, settingLabel, settingValue } from '../settingWords';
 import { IClusterModel } from '../tokens';
 import { ISettingsListener, SettingsSync } from '../widgets/settingsSync';
 
@@ -20,7 +22,7 @@ const SHOWN_MS = 6000;
 export const notebookSettingsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'notebookos-ext:notebook-settings',
   description:
-    'Tells the server of the replica count and the GPUs per cell of each notebook.',
+    'Tells the server what each notebook asks for, and the user when it takes effect.',
   autoStart: true,
   requires: [IClusterModel, INotebookTracker],
   optional: [ITranslator],
@@ -44,16 +46,19 @@ export const notebookSettingsPlugin: JupyterFrontEndPlugin<void> = {
 function notifier(trans: TranslationBundle): ISettingsListener {
   return {
     applied: (notebook, result) => {
-      for (const [setting, when] of Object.entries(result.effective)) {
-        const change =
-          setting === 'replica_count'
-            ? trans.__('Replicas: %1', result.kernel.next_replica_count)
-            : trans.__('GPUs per cell: %1', result.kernel.gpus_per_cell);
-        const message =
-          when === 'next-cell'
-            ? trans.__('%1, %2, from the next cell.', notebook, change)
-            : trans.__('%1, %2, as soon as hosts allow.', notebook, change);
-        Notification.info(message, { autoClose: SHOWN_MS });
+      const settings = settingsOf(result.kernel);
+      for (const name of SETTING_NAMES) {
+        const when = result.effective[name];
+        if (when) {
+          const message = trans.__(
+            '%1, %2: %3, %4.',
+            notebook,
+            settingLabel(name, trans),
+            settingValue(name, settings[name], trans),
+            effectiveWords(when, trans)
+          );
+          Notification.info(message, { autoClose: SHOWN_MS });
+        }
       }
     },
     refused: (notebook, error) => {

@@ -6,7 +6,9 @@ import { ISignal, Signal } from '@lumino/signaling';
 import {
   METADATA_KEY,
   NotebookSettings,
-  readSettings
+  readSettings,
+  settingsOf,
+  statedSettings
 } from '../notebookSettings';
 import type { IClusterModel } from '../tokens';
 import type { Kernel } from '../wire';
@@ -44,10 +46,7 @@ export class CurrentNotebook implements IDisposable {
     const { kernel } = this;
     return readSettings(
       this._panel?.model?.getMetadata(METADATA_KEY),
-      kernel && {
-        replica_count: kernel.next_replica_count,
-        gpus_per_cell: kernel.gpus_per_cell
-      }
+      kernel && settingsOf(kernel)
     );
   }
 
@@ -55,9 +54,10 @@ export class CurrentNotebook implements IDisposable {
   change(change: Partial<NotebookSettings>): void {
     const model = this._panel?.model;
     if (model && !model.readOnly) {
+      const metadata = model.getMetadata(METADATA_KEY) as object | undefined;
       model.setMetadata(METADATA_KEY, {
-        ...(model.getMetadata(METADATA_KEY) as object | undefined),
-        ...this.settings,
+        ...metadata,
+        ...statedSettings(metadata, this.settings),
         ...change
       });
     }

@@ -4,7 +4,12 @@ import type { IDisposable } from '@lumino/disposable';
 import { Debouncer } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
-import { difference, METADATA_KEY, readSettings } from '../notebookSettings';
+import {
+  difference,
+  METADATA_KEY,
+  readSettings,
+  settingsOf
+} from '../notebookSettings';
 import type { IClusterModel } from '../tokens';
 import type { SettingsResult } from '../wire';
 
@@ -76,10 +81,7 @@ export class SettingsSync implements IDisposable {
     if (this._isDisposed || !kernel || metadata === undefined) {
       return;
     }
-    const known = {
-      replica_count: kernel.next_replica_count,
-      gpus_per_cell: kernel.gpus_per_cell
-    };
+    const known = settingsOf(kernel);
     const patch = difference(known, readSettings(metadata, known));
     if (!patch) {
       return;

@@ -93,6 +93,7 @@ export class Sidebar extends ReactWidget {
         notebook={notebook.name}
         settings={notebook.settings}
         replicated={notebook.kernel !== undefined}
+        gpuTypes={gpuTypes(this._model.state.cluster)}
         onChange={change => notebook.change(change)}
         trans={this._trans}
       />
@@ -137,6 +138,12 @@ export namespace Sidebar {
     /** Tells the user why something that was asked for is not done. */
     onRefused?: (reason: string) => void;
   }
+}
+
+/** Types of GPUs that the hosts have, each once. */
+function gpuTypes(cluster: Cluster | null): string[] {
+  const types = (cluster?.hosts ?? []).map(host => host.gpu_type);
+  return [...new Set(types.filter(Boolean))].sort();
 }
 
 interface IClusterProps {

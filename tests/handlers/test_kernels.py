@@ -71,6 +71,38 @@ async def test_settings_say_when_they_take_effect(jp_fetch: Any) -> None:
         assert result.kernel.gpus_per_cell == 1
 
 
+async def test_needs_and_patience_of_a_notebook_are_settings_too(jp_fetch: Any) -> None:
+    async with started(jp_fetch) as kernel:
+        asked: dict[str, Any] = {
+            "gpu_type": "Simulated GPU",
+            "gpu_memory_gib": 8.0,
+            "memory_gib": 0.25,
+            "sync": "after-reply",
+            "gpu_wait_s": 30.0,
+        }
+        answer = await patch(jp_fetch, kernel, **asked)
+        result = msgspec.json.decode(answer.body, type=KernelSettingsResult)
+        assert result.effective == {
+            "gpu_type": "next-placement",
+            "gpu_memory_gib": "next-placement",
+            "memory_gib": "next-placement",
+            "sync": "next-restart",
+            "gpu_wait_s": "next-cell",
+        }
+        view = result.kernel
+        assert {
+            "gpu_type": view.gpu_type,
+            "gpu_memory_gib": view.gpu_memory_gib,
+            "memory_gib": view.memory_gib,
+            "sync": view.next_sync,
+            "gpu_wait_s": view.gpu_wait_s,
+        } == asked
+        assert view.sync == ""
+        await jp_fetch("api", "kernels", kernel, "restart", method="POST", body="")
+        answer = await jp_fetch("notebookos", "api", "kernels", kernel)
+        assert msgspec.json.decode(answer.body, type=KernelView).sync == "after-reply"
+
+
 async def test_a_changed_replica_count_takes_effect_while_the_kernel_runs(jp_fetch: Any) -> None:
     async with started(jp_fetch) as kernel:
         await patch(jp_fetch, kernel, replica_count=3)
@@ -89,6 +121,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], int, str]] = [
     ({"gpus_per_cell": -1}, 400, "asks for -1 GPUs"),
     ({"gpus_per_cell": 99}, 409, "no host has more than 2"),
     ({"gpus_per_cell": "many"}, 400, "gpus_per_cell"),
+    ({"gpu_type": "Abacus"}, 409, "host-1 has Simulated GPU, not Abacus"),
+    ({"gpu_memory_gib": 1000}, 409, "host-1 has GPUs with less than 1000 GiB"),
+    ({"memory_gib": 1_000_000, "gpus_per_cell": 1}, 409, "host-1 has less than 1e+06 GiB"),
+    ({"sync": "never"}, 400, "sync 'never'"),
+    ({"gpu_wait_s": -1}, 400, "-1.0 seconds of waiting for GPUs"),
     ({"gpus": 1}, 400, "gpus"),
 ]
 

@@ -14,7 +14,8 @@ from live_rig import HANG_S, gone, snapshot, until
 from notebookos_ext.cluster.model import KernelId, KernelSpec
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.kernel_records import LaunchPlan
-from notebookos_ext.settings import NotebookSettings, Settings
+from notebookos_ext.notebook_settings import NotebookSettings
+from notebookos_ext.settings import Settings
 
 SERVER = """
 import json, os, sys, time
@@ -23,7 +24,8 @@ from live_rig import snapshot, until
 from notebookos_ext.cluster.model import KernelId, KernelSpec
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.kernel_records import LaunchPlan
-from notebookos_ext.settings import NotebookSettings, Settings
+from notebookos_ext.notebook_settings import NotebookSettings
+from notebookos_ext.settings import Settings
 
 runtime = ClusterRuntime(Settings(hosts=2, state_folder={state!r}, lease_s=60.0))
 runtime.start()

@@ -15,7 +15,7 @@ from notebookos_ext.cluster.model import CellId, Outcome, ReplicaId
 from notebookos_ext.cluster.routing import CellReplied, InterruptAsked, ShutdownAsked
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live import attempts
-from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.notebook_settings import NotebookSettings
 
 R1, R2, R3 = (ReplicaId(f"{KERNEL}:{n}") for n in (1, 2, 3))
 
@@ -355,7 +355,7 @@ def test_what_no_cluster_could_have_is_rejected_and_forgotten(cluster: ScriptedC
 
 def test_settings_of_an_unknown_kernel_are_not_found(cluster: ScriptedCluster) -> None:
     with pytest.raises(NotFound, match="no NotebookOS kernel"):
-        cluster.controller.change_settings(KERNEL, replica_count=1, gpus_per_cell=None).result(30)
+        cluster.controller.change_settings(KERNEL, NotebookSettings(replica_count=1)).result(30)
 
 
 def test_a_restart_takes_what_the_notebook_newly_asks_for(cluster: ScriptedCluster) -> None:
@@ -364,7 +364,7 @@ def test_a_restart_takes_what_the_notebook_newly_asks_for(cluster: ScriptedClust
     from notebookos_ext.cluster.model import KernelSpec
 
     open_kernel(cluster)
-    cluster.controller.change_settings(KERNEL, replica_count=1, gpus_per_cell=1).result(30)
+    cluster.controller.change_settings(KERNEL, NotebookSettings(1, 1)).result(30)
     spec = KernelSpec(kernel=KERNEL)
     cluster.controller.start_kernel(spec, PLAN, NotebookSettings(gpus_per_cell=0)).result(30)
     until(lambda: cluster.view()[1] in (["starting"], ["idle"]), "one replica, as was set")

@@ -13,6 +13,7 @@ from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.errors import Infeasible
 from notebookos_ext.handlers.models import BindingView, CellView
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.notebook_settings import NotebookSettings
 
 
 def waits_for(path: Path) -> str:
@@ -133,10 +134,10 @@ def test_gpus_per_cell_holds_from_the_next_cell(cluster: ClusterRuntime) -> None
         assert newest(kernel).gpus == 0
         with pytest.raises(Infeasible, match="no host has more than 2"):
             cluster.controller.change_settings(
-                KernelId(kernel.id), replica_count=None, gpus_per_cell=3
+                KernelId(kernel.id), NotebookSettings(gpus_per_cell=3)
             ).result()
         cluster.controller.change_settings(
-            KernelId(kernel.id), replica_count=None, gpus_per_cell=1
+            KernelId(kernel.id), NotebookSettings(gpus_per_cell=1)
         ).result()
         kernel.run("import torch")
         assert newest(kernel).gpus == 1

@@ -13,6 +13,7 @@ from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
 from notebookos_ext.errors import Infeasible, NotFound
 from notebookos_ext.handlers.models import KernelView
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.notebook_settings import NotebookSettings
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +112,7 @@ def test_the_replica_count_of_a_running_kernel_changes(
     kernel.run("kept = {'a': 1}")
     for count in counts:
         kernel.runtime.controller.change_settings(
-            KernelId(kernel.id), replica_count=count, gpus_per_cell=None
+            KernelId(kernel.id), NotebookSettings(replica_count=count)
         ).result(HANG_S)
         view = settled(kernel, count)
         assert len(hosts(view)) == count

@@ -9,7 +9,7 @@ import pytest
 
 from notebookos_ext.errors import InvalidRequest, InvalidSettings
 from notebookos_ext.live.notebook_file import overridden, preference, read_settings
-from notebookos_ext.settings import NotebookSettings
+from notebookos_ext.notebook_settings import NotebookSettings
 
 
 def notebook(folder: Path, metadata: object) -> Path:

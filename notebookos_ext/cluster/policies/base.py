@@ -31,6 +31,8 @@ class Wait(msgspec.Struct, frozen=True):
     line_at: tuple[HostId, ...] = ()
     anywhere: bool = False
     """It would take GPUs of any host, not only of these."""
+    for_quota: bool = False
+    """Its user's other cells hold as many GPUs as they may."""
 
 
 class Wake(msgspec.Struct, frozen=True):

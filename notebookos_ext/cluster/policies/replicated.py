@@ -27,6 +27,7 @@ from notebookos_ext.cluster.placement import (
     find_target,
     free_text,
     gpus_text,
+    misfits_text,
     place_kernel,
 )
 from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait, Wake
@@ -129,8 +130,10 @@ def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wai
     if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
+        misfits = misfits_text(view.by_load, ask_for(kernel.spec, count))
         return Wait(
-            f"the kernel waits for hosts: it needs {count}, {ready} ready{no_more_hosts(view)}"
+            f"the kernel waits for hosts: it needs {count}, {ready} ready"
+            f"{f'; {misfits}' if misfits else ''}{no_more_hosts(view)}"
         )
     if kernel.attempt is not None:
         if kernel.attempt.phase is Phase.CLOSING:
