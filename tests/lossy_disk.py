@@ -67,6 +67,10 @@ class LossyDisk:
     def _flush_folder(self, folder: Path) -> None:
         self._names[folder] = {path.name: path.stat().st_ino for path in folder.iterdir()}
 
+    def restart(self) -> None:
+        """The process that died starts again, and no longer dies; the machine went on meanwhile."""
+        self._dies_at = 0
+
     def after_power_cut(self, to: Path, *, newest_names: bool) -> Path:
         """What the disk has."""
         if newest_names:

@@ -8,7 +8,8 @@ written with one call and flushed with one `fdatasync`, so a save happened wholl
 
 To forget old entries, the snapshot is written and flushed; then a file with the snapshot's name and
 what is left is written aside, flushed, and takes the log's name; then the old snapshot is deleted.
-Whenever it dies in between, one of the two logs is there, with its snapshot.
+Whenever it dies in between, one of the two logs is there, with its snapshot. What is found at the
+start is flushed before it is believed: a killed process may not have come to that.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ from notebookos_ext.storage.snapshots import (
 FILE_NAME = "member.wal"
 DAMAGED_NAME = "damaged.wal"
 """What a log is called that was set aside."""
+FOLDERS_OF_A_LOG = 4
+"""Those of the group, of its kernel and of all kernels, and the one that these are in."""
 
 
 class Identity(msgspec.Struct, frozen=True, array_like=True):
@@ -240,10 +243,22 @@ class WriteAheadLog:
             self.read_snapshot()
         if self._size_bytes < len(content):
             self._cut(self._size_bytes)
-            os.fsync(self._descriptor)
+        self._flush_what_was_found()
         delete_snapshots(self.path.parent, but=self.snapshot)
         if version != FORMAT_VERSION:
             self._begin_anew(self.hard_state, self.snapshot, self.entries)
+
+    def _flush_what_was_found(self) -> None:
+        """Have the disk keep what was read here, which from now on counts and is acknowledged.
+
+        A process that was killed between a write and its flush, or between a new name and that of
+        its folder, leaves what only the system's memory holds: the next power cut would take it.
+        """
+        os.fsync(self._descriptor)
+        for folder in (*self.path.parents,)[:FOLDERS_OF_A_LOG]:
+            # Where it may not read it has made no folder either, see `make_folder`.
+            with contextlib.suppress(PermissionError):
+                flush_folder(folder)
 
     def _read(self, save: _Save) -> None:
         self._check_follows(save)

@@ -158,6 +158,56 @@ def test_dead_between_any_two_steps_one_of_the_two_logs_is_there(
     assert dies_at >= (3 if changes is _saves else 8), disk.steps
 
 
+@pytest.mark.parametrize("changes", AFTER)
+def test_what_a_killed_process_left_survives_the_machine_once_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Callable[[WriteAheadLog], None]
+) -> None:
+    """It may have died between a write and its flush; whoever reads it acknowledges it."""
+    for dies_at in range(1, 1000):
+        folder = tmp_path / f"dies-{dies_at}"
+        log = filled(folder)
+        log.compact(log.keep(snapshot(4, b"old")))
+        finished = False
+        with monkeypatch.context() as patch:
+            disk = LossyDisk(folder, patch, dies_at)
+            with contextlib.suppress(Died):
+                changes(log)
+                finished = True
+            log.close()
+            disk.restart()
+            believed = holds(folder)
+            assert holds(disk.after_power_cut(tmp_path / "cut", newest_names=False)) == believed
+        if finished:
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("group", ["", "group"])
+def test_a_new_log_that_was_found_survives_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """Also the folders in which a killed process made it."""
+    for dies_at in range(1, 1000):
+        root = tmp_path / f"dies-{dies_at}"
+        root.mkdir()
+        folder = root / "kernels" / "kernel-1" / group
+        finished = False
+        with monkeypatch.context() as patch:
+            disk = LossyDisk(root, patch, dies_at)
+            with contextlib.suppress(Died):
+                WriteAheadLog.open(folder, ME).close()
+                finished = True
+            disk.restart()
+            log = WriteAheadLog.open(folder, ME)
+            log.save(HardState(1, "host-1"), [entry(1)])
+            log.close()
+            cut = disk.after_power_cut(tmp_path / "cut", newest_names=False)
+            assert holds(cut / "kernels" / "kernel-1" / group)[2:] == ((1,), HardState(1, "host-1"))
+        if finished:
+            return
+    raise AssertionError("it never came to an end")
+
+
 def test_a_new_log_is_there_wholly_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
