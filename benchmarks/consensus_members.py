@@ -199,6 +199,10 @@ def _replicated(number: int, folder: Path, ports: list[int], group: int) -> Any:
         # Longer entries than a batch are cut, and at some lengths put together wrongly.
         appendEntriesBatchSizeBytes=2**22,
         commandsWaitLeader=False,
+        # Nor do our members compact here. Without a dump file its compaction would keep in memory
+        # alone what the journal forgets, and no member would be ready again after a restart.
+        logCompactionMinEntries=2**31,
+        logCompactionMinTime=2**31,
         connectionRetryTime=0.1,
         bindAddress=own,
         bindRetryTime=0.1,
@@ -232,13 +236,13 @@ async def one_after_the_other(
     return times_ms
 
 
-async def pipelined(engine: Engine, count: int, size: int, window: int) -> float:
+async def pipelined(engine: Engine, count: int, size: int, window: int, patience_s: float) -> float:
     """Seconds for `count` commits, `window` of them on their way at a time."""
     left = iter(range(count))
 
     async def one_lane() -> None:
         for _ in left:
-            await surely_commit(engine, random.randbytes(size))
+            await surely_commit(engine, random.randbytes(size), patience_s)
 
     begun = CLOCK.monotonic()
     await asyncio.gather(*(one_lane() for _ in range(window)))
@@ -256,7 +260,8 @@ async def answer(engine: Engine, request: dict[str, Any]) -> object:
             patience_s = request.get("patience_s", 10.0)
             return await one_after_the_other(engine, request["count"], request["size"], patience_s)
         case "pipeline":
-            arguments = (request["count"], request["size"], request["window"])
+            patience_s = request.get("patience_s", 10.0)
+            arguments = (request["count"], request["size"], request["window"], patience_s)
             return await pipelined(engine, *arguments)
     raise ValueError(request)
 
