@@ -190,5 +190,4 @@ def main(arguments: list[str]) -> None:
     fork = serve(socket.socket(fileno=int(arguments[place + 1])))
     if fork is None:
         return
-    enter(fork)
-    FakeReplica(fork.request.launch, fork.link).run()
+    FakeReplica(enter(fork), fork.link).run()

@@ -15,6 +15,7 @@ import random
 import secrets
 import shutil
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -34,6 +35,7 @@ from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.log_requests import LogRequests
 from notebookos_ext.agent.members import Members
 from notebookos_ext.agent.membership import MembershipRequests
+from notebookos_ext.agent.prewarmed import PrewarmedPool
 from notebookos_ext.agent.procfs import descendants, kill, machine_memory_bytes
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
@@ -73,7 +75,9 @@ from notebookos_ext.cluster.messages.control import (
     RenewLease,
     RestoreState,
     SetPeers,
+    StartPrewarmed,
     StopAgent,
+    StopPrewarmed,
     StopReplica,
     SweepStore,
 )
@@ -138,6 +142,14 @@ class HostAgent:
         self._templates = Templates(
             self._folder, reaper=self._reaper, hash_seed=config.hash_seed, preload=config.preload
         )
+        self._prewarmed = PrewarmedPool(
+            templates=self._templates,
+            reaper=self._reaper,
+            socket_folder=Path(config.socket_folder),
+            log_path=self._folder / "prewarmed.log",
+            python=config.templates[0] if config.templates else sys.executable,
+            notify=self._control.notify,
+        )
         self._tools = HostTools(
             host=config.host,
             incarnation=self.incarnation,
@@ -161,6 +173,8 @@ class HostAgent:
             ForgetLearner: self._membership.forget_learner,
             NewEpoch: self._new_epoch,
             LaunchReplica: self._launch,
+            StartPrewarmed: self._start_prewarmed,
+            StopPrewarmed: self._stop_prewarmed,
             StopReplica: self._stop_replica,
             InterruptReplica: self._interrupt,
             BeginAttempt: self._begin,
@@ -241,6 +255,7 @@ class HostAgent:
         await asyncio.gather(*(_logged(work) for work in closing))
         await _logged(self._members.shut_down())
         await _logged(self._transport.close())
+        self._prewarmed.clear()
         self._templates.close()
         await self._end_descendants()
         await asyncio.to_thread(self._sessions.end_all)
@@ -270,6 +285,8 @@ class HostAgent:
 
     def _attach(self, request: Attach) -> Attached:
         self._lease.renew(request.lease_s)
+        # This controller has counted none yet.
+        self._prewarmed.clear()
         log.info("controller %s attached, lease %g s", request.controller, request.lease_s)
         return Attached(
             spec=HostSpec(
@@ -387,7 +404,16 @@ class HostAgent:
     async def _launch(self, request: LaunchReplica) -> Done:
         kernel = self._kernel(request.kernel)
         await self._heal(kernel)
-        await kernel.launch(request)
+        spare = self._prewarmed.take(request.python) if request.prewarmed else None
+        await kernel.launch(request, spare)
+        return Done()
+
+    async def _start_prewarmed(self, request: StartPrewarmed) -> Done:
+        self._prewarmed.start(request.count)
+        return Done()
+
+    async def _stop_prewarmed(self, request: StopPrewarmed) -> Done:
+        self._prewarmed.stop(request.count)
         return Done()
 
     async def _stop_replica(self, request: StopReplica) -> Done:

@@ -18,6 +18,7 @@ from notebookos_ext.agent.binding import DeviceBindings
 from notebookos_ext.agent.chunks import Chunks
 from notebookos_ext.agent.history import History, Verdict
 from notebookos_ext.agent.leftovers import SessionBook
+from notebookos_ext.agent.prewarmed import Prewarmed
 from notebookos_ext.agent.processes import start_replica
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.sessions import ReplicaSession
@@ -214,8 +215,20 @@ class HostedKernel:
             raise NotFound(f"replica {replica} does not run on {self.tools.host}")
         return session
 
-    async def launch(self, request: LaunchReplica) -> None:
-        """Start the replica; the same launch twice starts it once. Raises Refused, LaunchFailed."""
+    async def launch(self, request: LaunchReplica, prewarmed: Prewarmed | None = None) -> None:
+        """Start the replica; the same launch twice starts it once. Raises Refused, LaunchFailed.
+
+        `prewarmed` becomes the replica, or ends if there is none to start.
+        """
+        try:
+            await self._launch(request, prewarmed)
+        finally:
+            if prewarmed is not None and not (
+                self.session is not None and self.session.pid == prewarmed.pid
+            ):
+                prewarmed.end()
+
+    async def _launch(self, request: LaunchReplica, prewarmed: Prewarmed | None) -> None:
         async with self._launching:
             old = self.session
             if old is not None and old.launch.replica == request.replica:
@@ -230,7 +243,7 @@ class HostedKernel:
                 raise Refused(f"epoch {request.epoch} of kernel {self.kernel} is over")
             if old is not None and old.is_alive:
                 await old.process.stop(grace_s=0.0)
-            await self._start(request)
+            await self._start(request, prewarmed)
 
     async def stop_replica(self, grace_s: float) -> None:
         """End the replica, if one runs."""
@@ -269,7 +282,7 @@ class HostedKernel:
         """Where the replica's own output goes (what its kernel does not send to clients)."""
         return self.tools.log_folder / f"{replica.replace(':', '-')}.log"
 
-    async def _start(self, request: LaunchReplica) -> None:
+    async def _start(self, request: LaunchReplica, prewarmed: Prewarmed | None) -> None:
         tools = self.tools
         session = ReplicaSession(
             request,
@@ -288,6 +301,7 @@ class HostedKernel:
             log_path=self.log_path(request.replica),
             on_message=session.receive,
             on_room=session.room,
+            prewarmed=prewarmed,
         )
         tools.sessions.add(process.pid)
         session.begin(process)

@@ -12,24 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from notebookos_ext.agent.prewarmed import HELLO_TIMEOUT_S, LAST_WORDS_S, Prewarmed
 from notebookos_ext.agent.procfs import kill_group, kill_session
 from notebookos_ext.agent.reaper import Reaper, exit_words
 from notebookos_ext.agent.replica_link import ReplicaLink
-from notebookos_ext.agent.templates import Templates, explain_failure, tail
+from notebookos_ext.agent.templates import Templates, explain_failure, open_log, send_first, tail
+from notebookos_ext.cluster.frames import encode_frame
 from notebookos_ext.cluster.messages.control import LaunchReplica
 from notebookos_ext.cluster.messages.replica import FromReplica, Interrupt, ReplicaHello, Stop
-from notebookos_ext.cluster.messages.startup import ForkReplica
+from notebookos_ext.cluster.messages.startup import BecomeReplica, ForkReplica
 from notebookos_ext.cluster.model import CellId
 from notebookos_ext.errors import LaunchFailed
 
 log = logging.getLogger(__name__)
 
-HELLO_TIMEOUT_S = 60.0
-"""A template that still imports torch on a busy machine may take this long."""
 MUTE_GRACE_S = 5.0
 """A replica that closed its link but lives on is of no use."""
-LAST_WORDS_S = 1.0
-LOG_BYTES = 1 << 20
 
 
 class ReplicaProcess:
@@ -128,8 +126,18 @@ async def start_replica(
     log_path: Path,
     on_message: Callable[[FromReplica], None],
     on_room: Callable[[], None],
+    prewarmed: Prewarmed | None = None,
 ) -> ReplicaProcess:
-    """Fork a replica and wait for its first message. Raises LaunchFailed with a sentence."""
+    """Fork a replica and wait for its first message. Raises LaunchFailed with a sentence.
+
+    `prewarmed`, which this takes over, becomes the replica if it still can.
+    """
+    if prewarmed is not None:
+        found = ReplicaProcess(
+            launch, prewarmed.connection, reaper=reaper, on_message=on_message, on_room=on_room
+        )
+        if await _become(found, prewarmed, log_path):
+            return found
     template = templates.get(launch.python)
     ours, theirs = socket.socketpair()
     process = ReplicaProcess(launch, ours, reaper=reaper, on_message=on_message, on_room=on_room)
@@ -169,15 +177,24 @@ async def start_replica(
         raise
 
 
-def open_log(path: Path) -> int:
-    """Open a replica's log for appending; a long one starts anew. Raises LaunchFailed."""
+async def _become(process: ReplicaProcess, prewarmed: Prewarmed, log_path: Path) -> bool:
+    """Make a pre-warmed replica this one; False when it is gone or does not answer."""
+    log_file = open_log(log_path)
+    done = False
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        if path.exists() and path.stat().st_size > LOG_BYTES:
-            flags |= os.O_TRUNC
-        return os.open(path, flags, 0o600)
+        process.log_start = os.fstat(log_file).st_size
+        frame = encode_frame(BecomeReplica(launch=process.launch))
+        # Not through the link, which passes no descriptors; it has nothing to send before.
+        sent = await send_first(prewarmed.connection, frame, [log_file])
+        await asyncio.get_running_loop().sock_sendall(prewarmed.connection, frame[sent:])
+        await asyncio.wait([process.greeted], timeout=HELLO_TIMEOUT_S)
+        done = process.greeted.done() and process.greeted.exception() is None
     except OSError as error:
-        raise LaunchFailed(
-            f"the replica's log {path} cannot be written: {error.strerror}"
-        ) from error
+        log.info("pre-warmed replica %d is gone: %s", prewarmed.pid, error)
+    finally:
+        os.close(log_file)
+        if not done:
+            log.warning("pre-warmed replica %d did not become one", prewarmed.pid)
+            process.link.close()
+            prewarmed.end()
+    return done

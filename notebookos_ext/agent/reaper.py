@@ -64,6 +64,10 @@ class Reaper:
             return
         self._watched[pid] = on_exit
 
+    def unwatch(self, pid: int) -> None:
+        """Call nobody back; who watches it next is told even if it has ended by then."""
+        self._watched.pop(pid, None)
+
     def reap(self) -> None:
         """Collect every child that has ended."""
         while True:

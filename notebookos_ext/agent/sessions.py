@@ -108,6 +108,11 @@ class ReplicaSession:
         return self._feed
 
     @property
+    def pid(self) -> int:
+        """The process's id; 0 before there is one."""
+        return self._process.pid if self._process is not None else 0
+
+    @property
     def is_alive(self) -> bool:
         """Whether there is a process that has not ended."""
         return self._process is not None and self._process.is_alive

@@ -29,6 +29,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 TEMPLATE_MODULE = "notebookos_ext.kernel.template"
 TEMPLATE_FD = 3
 TAIL_BYTES = 64 * 1024
+LOG_BYTES = 1 << 20
 _MISSING = re.compile(r"(?:ModuleNotFoundError|ImportError): No module named '([\w.]+)'")
 
 
@@ -63,6 +64,39 @@ def tail(path: Path, start: int = 0) -> str:
     return ""
 
 
+def open_log(path: Path) -> int:
+    """Open a replica's log for appending; a long one starts anew. Raises LaunchFailed."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            flags |= os.O_TRUNC
+        return os.open(path, flags, 0o600)
+    except OSError as error:
+        raise LaunchFailed(
+            f"the replica's log {path} cannot be written: {error.strerror}"
+        ) from error
+
+
+async def send_first(connection: socket.socket, frame: bytes, descriptors: Sequence[int]) -> int:
+    """Send the beginning of a frame with descriptors; returns how many bytes went. Raises OSError.
+
+    The descriptors go with the first byte; the rest is sent like any other data.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return socket.send_fds(connection, [frame], descriptors)
+        except BlockingIOError:
+            # It is still importing, and many replicas wait for it already.
+            room = loop.create_future()
+            loop.add_writer(connection, room.set_result, None)
+            try:
+                await room
+            finally:
+                loop.remove_writer(connection)
+
+
 class Template:
     """One template process."""
 
@@ -81,28 +115,13 @@ class Template:
         frame = encode_frame(request)
         async with self._sending:
             try:
-                # The descriptors go with the first byte.
-                sent = await self._send_first(frame, [link, log_file])
+                sent = await send_first(self._socket, frame, [link, log_file])
                 await asyncio.get_running_loop().sock_sendall(self._socket, frame[sent:])
             except OSError as error:
                 raise LaunchFailed(
                     f"the template of {self.python} has ended: {error.strerror}"
                 ) from error
         self.forks += 1
-
-    async def _send_first(self, frame: bytes, descriptors: list[int]) -> int:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                return socket.send_fds(self._socket, [frame], descriptors)
-            except BlockingIOError:
-                # It is still importing, and many replicas wait for it already.
-                room = loop.create_future()
-                loop.add_writer(self._socket, room.set_result, None)
-                try:
-                    await room
-                finally:
-                    loop.remove_writer(self._socket)
 
     def close(self) -> None:
         """End it: it exits when its socket closes, and for certain by a signal."""

@@ -28,7 +28,6 @@ from traitlets import Instance, Type
 from notebookos_ext.cluster.entries import Delta
 from notebookos_ext.cluster.messages.control import LaunchReplica
 from notebookos_ext.cluster.messages.replica import ReplicaHello, ReplicaServing
-from notebookos_ext.cluster.messages.startup import ForkReplica
 from notebookos_ext.errors import InvalidSettings, LaunchFailed
 from notebookos_ext.kernel import finalizers, gpu_magic
 from notebookos_ext.kernel.agent_link import AgentLink
@@ -168,9 +167,8 @@ def sync_options(options: dict[str, str | int | float | bool]) -> SyncOptions:
         raise InvalidSettings(f"an option of the replica is wrong: {error}") from error
 
 
-def run_replica(request: ForkReplica, link_descriptor: int) -> None:
-    """Be a replica until the agent stops it; called in a fresh fork of the template."""
-    launch = request.launch
+def run_replica(launch: LaunchReplica, socket_folder: str, link_descriptor: int) -> None:
+    """Be a replica until the agent stops it; called in a fork of the template."""
     link = AgentLink(socket.socket(fileno=link_descriptor))
     link.send(ReplicaHello(os.getpid(), sys.executable, cloudpickle.__version__))
     # The log: ipykernel is about to put pipes into descriptors 1 and 2.
@@ -178,9 +176,7 @@ def run_replica(request: ForkReplica, link_descriptor: int) -> None:
     os.environ.pop("JPY_PARENT_PID", None)
     os.environ |= {**HIDDEN_AT_START, REPLICA: launch.replica}
     share_code_names(launch.kernel)
-    app: Any = ReplicaApp.instance(
-        launch=launch, folder=private_folder(request.socket_folder, launch)
-    )
+    app: Any = ReplicaApp.instance(launch=launch, folder=private_folder(socket_folder, launch))
     app.initialize([])
     requests = connect(app, link)
     app.start()

@@ -5,7 +5,8 @@ the modules named, then reads `ForkReplica` frames (each with two descriptors: t
 its socket pair, and a log file) from the socket FD until its peer closes it. It stays
 single-threaded and opens no ZMQ context, so that a fork is safe; what it imported is shared with
 its replicas page by page. Each replica is forked twice, so that the host agent, which is the
-sub-reaper, becomes its parent.
+sub-reaper, becomes its parent. A fork without a launch is a pre-warmed replica: it waits until it
+is told which one to be.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from notebookos_ext.cluster.frames import FrameDecoder
-from notebookos_ext.cluster.messages.startup import ForkReplica
+from notebookos_ext.cluster.frames import FrameDecoder, encode_frame
+from notebookos_ext.cluster.messages.control import LaunchReplica
+from notebookos_ext.cluster.messages.replica import FromReplica, ReplicaHello
+from notebookos_ext.cluster.messages.startup import BecomeReplica, ForkReplica
 
 READ_BYTES = 1 << 16
 DESCRIPTORS_PER_FORK = 2
@@ -36,8 +39,11 @@ PR_SET_PDEATHSIG = 1
 
 ALWAYS = (
     "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.oinspect",
     "IPython.core.pylabtools",
     "IPython.extensions.storemagic",
+    "IPython.utils.wildcard",
     "asyncio",
     "ipykernel.comm",
     "ipykernel.debugger",
@@ -159,8 +165,11 @@ def search_path(current: Sequence[str], old_entries: str, new_entries: str) -> l
     return [*new, *middle, *(entry for entry in ours if entry in current)]
 
 
-def enter(fork: Fork) -> None:
-    """Make this process look like one started with the replica's environment and folder."""
+def enter(fork: Fork) -> LaunchReplica:
+    """Make this process look like one started with the replica's environment and folder.
+
+    A pre-warmed one first waits until it is told which replica to be; its launch is returned.
+    """
     request = fork.request
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
@@ -169,16 +178,15 @@ def enter(fork: Fork) -> None:
     die_with(request.agent_pid)
     with Path(os.devnull).open("rb") as null:
         os.dup2(null.fileno(), 0)
-    os.dup2(fork.log, 1)
-    os.dup2(fork.log, 2)
-    os.close(fork.log)
-    replace_environment(request.launch.env)
+    log_to(fork.log)
+    launch = request.launch or wait_for_launch(fork.link)
+    replace_environment(launch.env)
     try:
-        os.chdir(request.launch.cwd)
+        os.chdir(launch.cwd)
     except OSError as error:
         home = str(Path.home())
         print(  # noqa: T201 — stderr is the replica's log
-            f"the notebook's folder {request.launch.cwd} cannot be entered ({error.strerror}); "
+            f"the notebook's folder {launch.cwd} cannot be entered ({error.strerror}); "
             f"the replica starts in {home} instead",
             file=sys.stderr,
         )
@@ -188,6 +196,42 @@ def enter(fork: Fork) -> None:
     if numpy is not None:
         # `random` reseeds itself after a fork; torch starts from a constant in every process.
         numpy.random.seed()
+    return launch
+
+
+def log_to(descriptor: int) -> None:
+    """Let what is printed go there."""
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+
+
+def wait_for_launch(link: int) -> LaunchReplica:
+    """Say that this pre-warmed replica is there, and wait for its launch.
+
+    Ends the process when the agent closes the link instead: nobody needs it.
+    """
+    decoder: FrameDecoder[BecomeReplica] = FrameDecoder(BecomeReplica)
+    connection = socket.socket(fileno=link)
+    # Until its launch comes it has no terminal to be interrupted from.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        hello = FromReplica(0, ReplicaHello(os.getpid(), sys.executable, ""))
+        connection.sendall(encode_frame(hello))
+        while True:
+            data, passed, _flags, _address = socket.recv_fds(connection, READ_BYTES, 1)
+            for descriptor in passed:
+                log_to(descriptor)
+            if not data:
+                break
+            if told := decoder.feed(data):
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                return told[0].launch
+    except OSError:
+        pass
+    finally:
+        connection.detach()
+    os._exit(0)
 
 
 def replace_environment(env: Mapping[str, str]) -> None:
@@ -230,8 +274,8 @@ def main(arguments: Sequence[str]) -> None:
     if fork is None:
         return
     connection.close()
-    enter(fork)
-    replica.run_replica(fork.request, fork.link)
+    launch = enter(fork)
+    replica.run_replica(launch, fork.request.socket_folder, fork.link)
 
 
 if __name__ == "__main__":

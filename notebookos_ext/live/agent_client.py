@@ -27,6 +27,8 @@ from notebookos_ext.cluster.messages.control import (
     Failure,
     FromAgent,
     NamespaceReport,
+    PrewarmedExited,
+    PrewarmedReady,
     ReplicaExited,
     ReplicaProgress,
     ReplicaReady,
@@ -37,6 +39,8 @@ from notebookos_ext.errors import AgentUnreachable, NotebookOSError, ProtocolErr
 _NOTICES = (
     ReplicaReady,
     ReplicaExited,
+    PrewarmedReady,
+    PrewarmedExited,
     AttemptEnded,
     NamespaceReport,
     ReplicaProgress,

@@ -43,6 +43,7 @@ from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
+from notebookos_ext.live.prewarming import Prewarming
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.kept_kernels import KeptSession
@@ -161,8 +162,10 @@ class Controller:
             outlet=self,
             keeper=keeper,
         )
+        prewarming = Prewarming(fleet=self._fleet, chains=self._chains, clock=clock, outlet=self)
         self._performer = Performer(
             attempts=attempts,
+            prewarming=prewarming,
             moves=self._moves,
             lifecycle=lifecycle,
             fleet=self._fleet,
@@ -178,6 +181,7 @@ class Controller:
             records=self._records,
             attempts=attempts,
             lives=self._lives,
+            prewarming=prewarming,
             clock=clock,
             outlet=self,
         )

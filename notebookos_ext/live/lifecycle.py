@@ -77,6 +77,7 @@ class Lifecycle:
             options=self._options
             if not record.plan.sync
             else {**self._options, "sync": record.plan.sync},
+            prewarmed=action.prewarmed,
         )
         try:
             # One after the other: an agent works on several requests at a time.

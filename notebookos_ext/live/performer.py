@@ -16,6 +16,7 @@ from notebookos_ext.live.kernel_records import CellState, KernelRecord
 from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.live.prewarming import Prewarming
 
 
 class Performer:
@@ -27,6 +28,7 @@ class Performer:
         attempts: Attempts,
         lifecycle: Lifecycle,
         moves: Moves,
+        prewarming: Prewarming,
         fleet: Fleet,
         router: RouterCommands,
         records: dict[KernelId, KernelRecord],
@@ -52,6 +54,8 @@ class Performer:
             actions.CloseMember: moves.close_member,
             actions.MigrationEnded: moves.ended,
             actions.ReleaseHost: moves.release_host,
+            actions.StartPrewarmed: prewarming.start,
+            actions.StopPrewarmed: prewarming.stop,
             actions.RequestHosts: self._request_hosts,
             actions.KernelStarted: self._kernel_started,
             actions.KernelRejected: self._kernel_rejected,
@@ -62,8 +66,6 @@ class Performer:
             actions.CallElection: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,
-            actions.StartPrewarmed: self._cannot,
-            actions.StopPrewarmed: self._cannot,
         }
 
     def perform(self, action: actions.Action) -> None:

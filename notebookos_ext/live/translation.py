@@ -33,6 +33,7 @@ from notebookos_ext.live.kernel_records import (
     first_line,
 )
 from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
+from notebookos_ext.live.prewarming import Prewarming
 
 ENDED: dict[str, CellState] = {"ok": "done", "error": "failed", "aborted": "aborted"}
 
@@ -50,6 +51,7 @@ class Translation:
         records: dict[KernelId, KernelRecord],
         attempts: Attempts,
         lives: Lives,
+        prewarming: Prewarming,
         clock: Clock,
         outlet: Outlet,
     ) -> None:
@@ -69,6 +71,8 @@ class Translation:
         self._notices: dict[type[Any], Callable[..., None]] = {
             messages.ReplicaReady: self._replica_ready,
             messages.ReplicaExited: self._replica_exited,
+            messages.PrewarmedReady: prewarming.ready,
+            messages.PrewarmedExited: prewarming.exited,
             messages.AttemptEnded: self._attempt_ended,
             messages.NamespaceReport: self._namespace,
             messages.ReplicaProgress: self._progress,

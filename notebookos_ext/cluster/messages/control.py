@@ -126,6 +126,23 @@ class LaunchReplica(msgspec.Struct, frozen=True, tag=True):
     """The Jupyter session key, shared by router and replicas so that frames pass unsigned-again."""
     options: dict[str, str | int | float | bool]
     """Settings of the replica: `sync`, `reply_budget_ms`, `inline_bytes`, `block_bytes`, …"""
+    prewarmed: bool = False
+    """Make one of the host's pre-warmed replicas this one, unless there is none any more."""
+
+
+class StartPrewarmed(msgspec.Struct, frozen=True, tag=True):
+    """Start so many pre-warmed replicas, of the interpreter that was launched last.
+
+    Answered at once; PrewarmedReady or PrewarmedExited follows as a notice for each.
+    """
+
+    count: int
+
+
+class StopPrewarmed(msgspec.Struct, frozen=True, tag=True):
+    """End so many pre-warmed replicas; no notice follows."""
+
+    count: int
 
 
 class StopReplica(msgspec.Struct, frozen=True, tag=True):
@@ -245,6 +262,8 @@ AgentRequest = (
     | ForgetLearner
     | NewEpoch
     | LaunchReplica
+    | StartPrewarmed
+    | StopPrewarmed
     | StopReplica
     | InterruptReplica
     | BeginAttempt
@@ -429,6 +448,19 @@ class ReplicaExited(msgspec.Struct, frozen=True, tag=True):
     requested: bool
 
 
+class PrewarmedReady(msgspec.Struct, frozen=True, tag=True):
+    """One more pre-warmed replica can become whatever is launched."""
+
+    pid: int
+
+
+class PrewarmedExited(msgspec.Struct, frozen=True, tag=True):
+    """A pre-warmed replica ended without being asked to, if `ready`, or could not be started."""
+
+    ready: bool
+    reason: str
+
+
 class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
     """DONE, FAILED or LOST was committed; said by the executor's agent, or by who lost it."""
 
@@ -467,7 +499,14 @@ class AgentWarning(msgspec.Struct, frozen=True, tag=True):
 
 
 AgentNotice = (
-    ReplicaReady | ReplicaExited | AttemptEnded | NamespaceReport | ReplicaProgress | AgentWarning
+    ReplicaReady
+    | ReplicaExited
+    | PrewarmedReady
+    | PrewarmedExited
+    | AttemptEnded
+    | NamespaceReport
+    | ReplicaProgress
+    | AgentWarning
 )
 
 

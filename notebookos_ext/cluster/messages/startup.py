@@ -58,6 +58,16 @@ class ForkReplica(msgspec.Struct, frozen=True):
     and a log file.
     """
 
-    launch: LaunchReplica
+    launch: LaunchReplica | None
+    """None: the fork is a pre-warmed replica. It says hello and waits for BecomeReplica."""
     socket_folder: str
     agent_pid: int
+
+
+class BecomeReplica(msgspec.Struct, frozen=True):
+    """Agent to pre-warmed replica, framed, with one descriptor: the replica's log file.
+
+    From here on it does what a fork with this launch does, which begins with another hello.
+    """
+
+    launch: LaunchReplica
