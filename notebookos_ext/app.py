@@ -147,7 +147,8 @@ class NotebookOSApp(ExtensionApp):
     policy = Text(
         _DEFAULTS.policy,
         config=True,
-        help="replicated (GPUs bound while a cell runs) or reservation (one replica keeps them).",
+        help="replicated (GPUs bound while a cell runs), pooled (one replica, which goes where GPUs"
+        " are free, out of a pool of pre-warmed ones) or reservation (one replica keeps them).",
     )
     scheduling = Choices(
         config=True,

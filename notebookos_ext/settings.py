@@ -14,8 +14,8 @@ from notebookos_ext.errors import InvalidSettings
 
 REPLICA_COUNTS = (1, 3, 5)
 GPUS = ("auto", "simulated", "none")
-POLICIES = ("replicated", "reservation")
-"""Those that a live cluster carries out; `batch` and `pooled` run in the simulator."""
+POLICIES = ("replicated", "pooled", "reservation")
+"""Those that a live cluster carries out; `batch` runs in the simulator."""
 PREFERENCES = ("last", "rotate")
 CONSENSUS_ENGINES = ("raft", "raftos")
 RAFTOS_VERSION = "0.2.6"
@@ -45,7 +45,9 @@ class Settings:
     simulated_gpus_per_host: int = 2
     """Simulated devices of each virtual host."""
     policy: str = "replicated"
-    """`replicated`: GPUs are bound while a cell runs; `reservation`: one replica keeps them."""
+    """`replicated`: GPUs are bound while a cell runs; `pooled`: the same with one replica, which
+    goes where GPUs are free; `reservation`: one replica keeps them.
+    """
     scheduling: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """Options of the scheduler beyond the policy, by the names of `cluster/options.py`, which
     checks them: autoscaler, prewarm, quotas and so on.

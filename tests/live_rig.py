@@ -9,6 +9,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -16,10 +17,12 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from notebookos_ext.clock import SystemClock
+from notebookos_ext.cluster.model import HostId
 from notebookos_ext.handlers import present
 from notebookos_ext.handlers.models import ClusterView, KernelView, ReplicaView
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.live.controller import Insight
 from notebookos_ext.settings import Settings
 
 HANG_S = 60.0
@@ -181,6 +184,27 @@ def notebook(runtime: ClusterRuntime, **environment: str) -> Iterator[Notebook]:
         yield opened
     finally:
         opened.close()
+
+
+def pool(cluster: ClusterRuntime, host: str) -> tuple[int, set[int]]:
+    """How many the scheduler counts as ready on a host, and the processes that wait there."""
+
+    def counted(insight: Insight) -> tuple[int, int]:
+        found = insight.view.hosts.get(HostId(host))
+        return (found.prewarmed, found.spec.pid) if found is not None else (0, 0)
+
+    count, agent = cluster.controller.read(counted).result(HANG_S)
+    if not agent:
+        return 0, set()
+    log = cluster.folder.host(HostId(host)) / "prewarmed.log"
+    waiting = set()
+    for child in psutil.Process(agent).children():
+        try:
+            if Path(f"/proc/{child.pid}/fd/1").readlink() == log:
+                waiting.add(child.pid)
+        except (OSError, psutil.Error):
+            continue
+    return count, waiting
 
 
 def gone(pid: int) -> bool:

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 
-import psutil
-from live_rig import HANG_S, gone, notebook, private_cluster, until
+from live_rig import gone, notebook, pool, private_cluster, until
 
-from notebookos_ext.cluster.model import HostId
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
-from notebookos_ext.live.controller import Insight
 
 FIXED = {"prewarm": {"rule": "fixed", "per_host": 2}}
-
-
-def pool(cluster: ClusterRuntime) -> tuple[int, set[int]]:
-    """How many the scheduler counts as ready on the host, and the processes that wait there."""
-
-    def counted(insight: Insight) -> tuple[int, int]:
-        host = insight.view.hosts.get(HostId("host-1"))
-        return (host.prewarmed, host.spec.pid) if host is not None else (0, 0)
-
-    count, agent = cluster.controller.read(counted).result(HANG_S)
-    if not agent:
-        return 0, set()
-    log = cluster.folder.host("host-1") / "prewarmed.log"
-    waiting = set()
-    for child in psutil.Process(agent).children():
-        try:
-            if Path(f"/proc/{child.pid}/fd/1").readlink() == log:
-                waiting.add(child.pid)
-        except (OSError, psutil.Error):
-            continue
-    return count, waiting
 
 
 def full(cluster: ClusterRuntime) -> set[int]:
     """The processes that wait, once there are as many as there should be."""
 
     def whole() -> set[int] | None:
-        count, waiting = pool(cluster)
+        count, waiting = pool(cluster, "host-1")
         return waiting if count == len(waiting) == 2 else None
 
     found: set[int] = until(whole, "two pre-warmed replicas")
@@ -61,7 +36,7 @@ def test_a_kernel_takes_one_that_waits_and_the_pool_is_filled_again() -> None:
             # One that ends is missed by nobody but the pool.
             killed = min(full(cluster))
             os.kill(killed, signal.SIGKILL)
-            until(lambda: killed not in pool(cluster)[1], "it is gone")
+            until(lambda: killed not in pool(cluster, "host-1")[1], "it is gone")
             assert kernel.run("print(x + 1)").text == "2\n"
             # A replica that is launched again comes from the pool as well.
             kernel.kill_executor()
