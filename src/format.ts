@@ -99,6 +99,8 @@ export function kernelState(
       return trans.__('waiting');
     case 'busy':
       return trans.__('running');
+    case 'no-majority':
+      return trans.__('too few replicas left');
     case 'stopping':
       return trans.__('stopping');
   }

@@ -120,6 +120,7 @@ const kernel = record({
     'idle',
     'queued',
     'busy',
+    'no-majority',
     'stopping'
   ),
   epoch: number,

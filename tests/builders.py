@@ -156,6 +156,20 @@ class Cluster:
         now = tuple(HostId(name) for name in members) or found.members
         return self.do(e.MembersChanged(KernelId(kernel), now, reason, self.now))
 
+    def member_lost(self, kernel: str, host: str) -> list[a.Action]:
+        return self.do(e.MemberLost(KernelId(kernel), HostId(host), "damaged", self.now))
+
+    def member_back(self, kernel: str, host: str) -> list[a.Action]:
+        return self.do(e.MemberBack(KernelId(kernel), HostId(host), self.now))
+
+    def go_on(self, kernel: str = "k") -> list[a.Action]:
+        """Somebody asks for it."""
+        return self.do(e.UnprotectedRequested(KernelId(kernel), self.now))
+
+    def went_on(self, kernel: str, host: str) -> list[a.Action]:
+        found, reason = (HostId(host), "") if host else (None, "no host answered")
+        return self.do(e.WentOnUnprotected(KernelId(kernel), found, reason, self.now))
+
     def lose_host(self, name: str, reason: str = "its agent ended") -> list[a.Action]:
         return self.do(e.HostLost(HostId(name), self.incarnation(name), reason, self.now))
 

@@ -34,6 +34,11 @@ def line(action: a.Action) -> str:  # noqa: C901, PLR0912 — one case an action
             return f"change members of {action.kernel} to {' '.join(action.members)}"
         case a.CloseMember():
             return f"close the member of {action.kernel} on {action.host}"
+        case a.MajorityLost():
+            return f"no majority of {action.kernel}: {action.reason}"
+        case a.GoOnUnprotected():
+            hosts, members = " ".join(action.hosts), " ".join(action.members)
+            return f"go on unprotected with {action.kernel} from one of {hosts}, of {members}"
         case a.MigrationEnded():
             what = f"{action.victim or 'nobody'} to {action.target or 'nowhere'}"
             return f"{'moved' if action.moved else 'not moved'} {what}: {action.reason}"
@@ -149,6 +154,19 @@ class Conversation:
     def do_members(self, kernel: str, *members: str) -> list[a.Action]:
         reason = "no majority answered" if members else ""
         return self.cluster.members_changed(kernel, *members, reason=reason)
+
+    def do_member_lost(self, kernel: str, host: str) -> list[a.Action]:
+        return self.cluster.member_lost(kernel, host)
+
+    def do_member_back(self, kernel: str, host: str) -> list[a.Action]:
+        return self.cluster.member_back(kernel, host)
+
+    def do_go_on(self, kernel: str) -> list[a.Action]:
+        return self.cluster.go_on(kernel)
+
+    def do_went_on(self, kernel: str, host: str = "") -> list[a.Action]:
+        """With a host it did, without it could not."""
+        return self.cluster.went_on(kernel, host)
 
     def do_join(
         self, host: str, gpus: str = "2", incarnation: str = "first", kind: str = "simulated"

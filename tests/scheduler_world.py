@@ -77,13 +77,22 @@ class World:
     ballots: list[tuple[a.CallElection, ReplicaId]] = field(default_factory=list)
     leaving: list[a.ReleaseHost] = field(default_factory=list)
     moved: int = 0
+    logs: dict[KernelId, set[HostId]] = field(default_factory=dict)
+    """Hosts that have a usable log of each kernel's present group."""
+    old_logs: set[tuple[KernelId, HostId]] = field(default_factory=set)
+    """Logs of groups that were left behind."""
+    going_on: dict[KernelId, a.GoOnUnprotected] = field(default_factory=dict)
+    went_on: int = 0
 
     def say(self, event: e.Event) -> None:
         self.past.append(event)
         actions = self.scheduler.handle(event)
         check(self.scheduler.state)
         for action in actions:
-            self.carry_out(action)
+            if isinstance(action, a.MajorityLost | a.GoOnUnprotected):
+                self.carry_out_loss(action)
+            else:
+                self.carry_out(action)
 
     # ---- carrying out
 
@@ -103,6 +112,8 @@ class World:
                     self.learners.add((action.kernel, action.host))
                 else:
                     assert action.host in action.members
+                assert (action.kernel, action.host) not in self.old_logs
+                self.logs.setdefault(action.kernel, set(action.members))
                 self.starting[action.replica] = action
             case a.StopReplica():
                 self.starting.pop(action.replica, None)
@@ -111,7 +122,9 @@ class World:
                 assert self.ledgers[action.kernel].accept(EpochEntry(action.epoch))
                 self.drop_attempts(action.kernel)
             case a.CloseKernel():
+                self.leave_behind(action.kernel, action.members)
                 self.groups.pop(action.kernel, None)
+                self.going_on.pop(action.kernel, None)
                 self.changes.pop(action.kernel, None)
                 self.storing.pop(action.kernel, None)
                 self.stored.discard(action.kernel)
@@ -135,6 +148,19 @@ class World:
             case _:
                 self.carry_out_move(action)
 
+    def carry_out_loss(self, action: a.MajorityLost | a.GoOnUnprotected) -> None:
+        assert not self.can_commit(action.kernel)
+        if isinstance(action, a.MajorityLost):
+            assert action.reason
+            return
+        assert action.members == self.groups[action.kernel]
+        assert action.hosts
+        assert action.kernel not in self.going_on
+        assert action.kernel not in self.storing
+        # A change under way is given up: nobody may carry it out in the new group.
+        self.changes.pop(action.kernel, None)
+        self.going_on[action.kernel] = action
+
     def carry_out_move(self, action: a.Action) -> None:
         match action:
             case a.ChangeMembers():
@@ -144,9 +170,11 @@ class World:
                 assert action.kernel not in self.changes
                 self.changes[action.kernel] = action
             case a.CloseMember():
-                assert action.host not in self.groups[action.kernel]
-                assert action.members == self.groups[action.kernel]
+                assert action.host not in self.groups.get(action.kernel, ())
+                assert action.members == self.groups.get(action.kernel, ())
                 self.learners.discard((action.kernel, action.host))
+                self.logs.get(action.kernel, set()).discard(action.host)
+                self.old_logs.discard((action.kernel, action.host))
                 assert not [
                     r
                     for r, host in self.living.items()
@@ -179,6 +207,24 @@ class World:
                 assert action.host not in [x.host for x in self.starting.values()]
                 assert action.host not in [who[2] for who in self.locks.values()]
                 self.leaving.append(action)
+
+    def can_commit(self, kernel: KernelId) -> bool:
+        """Whether a majority of the group, or of what it is being changed to, has its logs."""
+        asked = self.changes[kernel].members if kernel in self.changes else ()
+        learnt = {host for name, host in self.learners if name == kernel}
+        logs = self.up & (self.logs.get(kernel, set()) | learnt)
+        return any(
+            2 * len(logs & set(members)) > len(members)
+            for members in (self.groups[kernel], asked)
+            if members
+        )
+
+    def leave_behind(self, kernel: KernelId, members: tuple[HostId, ...]) -> None:
+        """The group is closed; a host that is away keeps its log, which nobody may open."""
+        self.old_logs -= {(kernel, host) for host in members if host in self.up}
+        self.old_logs |= {
+            (kernel, host) for host in self.logs.pop(kernel, set()) if host not in self.up
+        }
 
     def start_attempt(self, action: a.StartAttempt) -> None:
         assert action.attempt > self.highest.get(action.kernel, 0), "an attempt number came back"
@@ -234,9 +280,50 @@ class World:
             gone = set(self.groups[kernel]) - set(action.members)
             self.learners -= {(kernel, host) for host in action.members}
             self.learners |= {(kernel, host) for host in gone}
+            new = set(action.members) - set(self.groups[kernel])
+            self.logs[kernel] = self.logs[kernel] - gone | new
             self.groups[kernel] = action.members
         reason = "" if done else "no majority answered"
         self.say(e.MembersChanged(kernel, self.groups[kernel], reason, self.now))
+
+    def lose_log(self, kernel: KernelId, host: HostId) -> None:
+        """The host opens its member and finds no log."""
+        self.logs[kernel].discard(host)
+        self.say(e.MemberLost(kernel, host, "its disk was replaced", self.now))
+
+    def lost_logs(self) -> list[tuple[KernelId, HostId]]:
+        return [
+            (kernel, host)
+            for kernel, members in self.groups.items()
+            for host in members
+            if host in self.up and host not in self.logs.get(kernel, {host})
+        ]
+
+    def learn_log(self, kernel: KernelId, host: HostId) -> None:
+        """A member that was lost can learn the log only from a majority that has it."""
+        if self.can_commit(kernel):
+            self.logs[kernel].add(host)
+            self.say(e.MemberBack(kernel, host, self.now))
+
+    def go_on(self, kernel: KernelId, rng: random.Random, *, done: bool) -> None:
+        """The survivor that knows most, which is any of them, founds a group of its own."""
+        action = self.going_on.pop(kernel)
+        able = [host for host in action.hosts if host in self.up]
+        if not (done and able):
+            self.say(e.WentOnUnprotected(kernel, None, "nobody answered", self.now))
+            return
+        host = rng.choice(able)
+        self.went_on += 1
+        self.old_logs |= {(kernel, old) for old in self.logs.get(kernel, ()) if old not in self.up}
+        learnt = [x for x in self.learners if x[0] == kernel and x[1] not in self.up]
+        self.old_logs |= set(learnt)
+        self.logs[kernel] = {host}
+        self.groups[kernel] = (host,)
+        self.learners = {x for x in self.learners if x != (kernel, host) and x not in learnt}
+        self.say(e.WentOnUnprotected(kernel, host, "", self.now))
+
+    def ask_to_go_on(self, rng: random.Random) -> None:
+        self.say(e.UnprotectedRequested(rng.choice(list(self.kernels)), self.now))
 
     def store(self, kernel: KernelId, *, done: bool) -> None:
         action = self.storing.pop(kernel)
@@ -244,7 +331,7 @@ class World:
         if done:
             self.starting = {r: x for r, x in self.starting.items() if x.kernel != kernel}
             self.living = {r: h for r, h in self.living.items() if not r.startswith(f"{kernel}:")}
-            del self.groups[kernel]
+            self.leave_behind(kernel, self.groups.pop(kernel))
             self.stored.add(kernel)
         reason = "" if done else "the store is full"
         self.say(e.KernelStored(action.kernel, done, reason, self.now))
@@ -284,8 +371,11 @@ class World:
             self.say(e.HostDrainCancelled(host, self.now))
 
     def remove(self, host: HostId) -> None:
-        """It leaves for good, with or without having been asked to."""
+        """It leaves for good, with its logs, with or without having been asked to."""
         self.forget_host(host)
+        self.old_logs = {x for x in self.old_logs if x[1] != host}
+        for logs in self.logs.values():
+            logs.discard(host)
         self.say(e.HostRemoved(host, self.incarnation(host), self.now))
 
     def incarnation(self, host: HostId) -> str:
@@ -395,6 +485,8 @@ class World:
         del self.kernels[kernel]
         self.say(e.KernelStopped(kernel, self.now))
         self.drop_attempts(kernel)
+        # What hosts that are away still have of it is nobody's business any more.
+        self.old_logs = {x for x in self.old_logs if x[0] != kernel}
 
     def restart(self, kernel: KernelId) -> None:
         self.say(e.KernelRestarted(kernel, self.now))
@@ -448,6 +540,18 @@ class World:
                 self.storing,
             ),
             (3, lambda: self.warmed(rng), self.warming),
+            (
+                0.3,
+                lambda: self.lose_log(*rng.choice(self._members_up())),
+                self._members_up(),
+            ),
+            (2, lambda: self.learn_log(*rng.choice(self.lost_logs())), self.lost_logs()),
+            (1, lambda: self.ask_to_go_on(rng), self.kernels),
+            (
+                6,
+                lambda: self.go_on(rng.choice(list(self.going_on)), rng, done=rng.random() < 0.8),
+                self.going_on,
+            ),
             (16, lambda: self.vote(rng), self.ballots),
             (
                 0.3,
@@ -458,6 +562,14 @@ class World:
             (0.5, lambda: self.drain(rng), self.up),
             (0.1, lambda: self.remove(rng.choice(sorted(self.up))), self.up),
             (4, lambda: self.remove(rng.choice(self.leaving).host), self.leaving),
+        ]
+
+    def _members_up(self) -> list[tuple[KernelId, HostId]]:
+        return [
+            (kernel, host)
+            for kernel, members in self.groups.items()
+            for host in members
+            if host in self.up and host in self.logs.get(kernel, ())
         ]
 
     def _submit_some(self, rng: random.Random) -> None:
@@ -542,7 +654,16 @@ class World:
                 self.vote(random.Random(len(self.past)))
             self._calm_step()
             state = self.scheduler.state
-            rest = (self.told, self.locks, self.starting, state.lost, state.moving, self.storing)
+            rest = (
+                self.told,
+                self.locks,
+                self.starting,
+                state.lost,
+                state.moving,
+                self.storing,
+                self.going_on,
+                state.without_majority,
+            )
             if not any(rest):
                 break
         assert not self.told, f"these cells never ended: {self.told}"
@@ -551,10 +672,14 @@ class World:
         assert not self.scheduler.view.waiting
         assert all(b.reserved for b in self.scheduler.view.bindings.values())
         assert not self.learners, f"nobody closed the members {self.learners}"
+        kept = {x for x in self.old_logs if x[0] in self.kernels}
+        assert not kept, f"nobody deleted the old logs {kept}"
+        assert not self.scheduler.view.without_majority
         for kernel in self.scheduler.view.kernels.values():
             assert self.groups.get(kernel.id, ()) == kernel.members
 
     def _calm_step(self) -> None:
+        self._calm_groups()
         for replica in list(self.starting):
             if replica in self.starting:
                 self.replica_starts(replica)
@@ -577,6 +702,17 @@ class World:
                 self.say(e.DurabilityChanged(kernel.id, kernel.pending_on, (), self.now))
         self.tick(5.0)
         self.examine()
+
+    def _calm_groups(self) -> None:
+        for kernel in list(self.going_on):
+            self.go_on(kernel, random.Random(len(self.past)), done=True)
+        for kernel, host in self.lost_logs():
+            self.learn_log(kernel, host)
+        for kernel in list(self.scheduler.view.without_majority):
+            # What waiting does not bring back, going on does, or a restart.
+            self.say(e.UnprotectedRequested(kernel, self.now))
+            if kernel in self.scheduler.view.without_majority and kernel not in self.going_on:
+                self.restart(kernel)
 
     def _nobody_waits_in_vain(self) -> None:
         """No cell waits that could run, unless GPUs are kept for older ones."""

@@ -56,6 +56,26 @@ class CloseMember(msgspec.Struct, frozen=True, tag=True):
     members: tuple[HostId, ...]
 
 
+class MajorityLost(msgspec.Struct, frozen=True, tag=True):
+    """Tell the user that the kernel can commit nothing, why, and what can be done."""
+
+    kernel: KernelId
+    reason: str
+
+
+class GoOnUnprotected(msgspec.Struct, frozen=True, tag=True):
+    """Found a new group of one member with what the one of `hosts` knows that knows most.
+
+    `hosts` are what is left of the group of `members`, in order of preference where they know as
+    much. No other member of that group may ever count in the new one. Answered by
+    WentOnUnprotected; when it could not be done, everything is as before.
+    """
+
+    kernel: KernelId
+    hosts: tuple[HostId, ...]
+    members: tuple[HostId, ...]
+
+
 class MigrationEnded(msgspec.Struct, frozen=True, tag=True):
     """What came of moving `victim` (None: a replica was added) to `target` (None: one was taken
     away). Not `moved`: everything is as before, because of `reason`.
@@ -244,6 +264,8 @@ Action = (
     | StopReplica
     | ChangeMembers
     | CloseMember
+    | MajorityLost
+    | GoOnUnprotected
     | MigrationEnded
     | StoreKernel
     | RestoreKernel

@@ -106,6 +106,8 @@ class KernelRevived(msgspec.Struct, frozen=True, tag=True):
     epoch: int
     last_attempt: int
     at: float
+    former: tuple[HostId, ...] = ()
+    """Hosts that may still have a log of a group that the kernel has left behind."""
 
 
 class KernelStopped(msgspec.Struct, frozen=True, tag=True):
@@ -157,6 +159,39 @@ class MembersChanged(msgspec.Struct, frozen=True, tag=True):
 
     kernel: KernelId
     members: tuple[HostId, ...]
+    reason: str
+    at: float
+
+
+class MemberLost(msgspec.Struct, frozen=True, tag=True):
+    """The host has no usable log of the kernel any more: its member cannot vote."""
+
+    kernel: KernelId
+    host: HostId
+    reason: str
+    at: float
+
+
+class MemberBack(msgspec.Struct, frozen=True, tag=True):
+    """A member that was lost has learnt the log again from the others, and votes."""
+
+    kernel: KernelId
+    host: HostId
+    at: float
+
+
+class UnprotectedRequested(msgspec.Struct, frozen=True, tag=True):
+    """Somebody asks that a kernel without a majority goes on with what is left of it."""
+
+    kernel: KernelId
+    at: float
+
+
+class WentOnUnprotected(msgspec.Struct, frozen=True, tag=True):
+    """A new group of `host` alone holds what its member knew; None: there is none, for `reason`."""
+
+    kernel: KernelId
+    host: HostId | None
     reason: str
     at: float
 
@@ -318,6 +353,10 @@ Event = (
     | KernelSettingsChanged
     | MigrationRequested
     | MembersChanged
+    | MemberLost
+    | MemberBack
+    | UnprotectedRequested
+    | WentOnUnprotected
     | KernelStored
     | KernelNeeded
     | ReplicaStarted

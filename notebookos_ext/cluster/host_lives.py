@@ -5,6 +5,7 @@ from __future__ import annotations
 from notebookos_ext.cluster import (
     cells,
     kernels,
+    majority,
     migration,
     settling,
 )
@@ -47,13 +48,15 @@ def host_joined(turn: Turn, event: HostJoined) -> None:
     state.by_load.note(host)
     state.most_gpus = max(host.gpu_count for host in state.hosts.values())
     state.pool.list_host(spec.host, spec.devices)
+    majority.close_former(turn, host.id)
     for replica_id in sorted(host.replicas):
         found = state.find_replica(replica_id)
         if found is not None:
+            state.recount.add(found[0].id)
             found[1].failures = 0
             if turn.policy.keeps_gpus:
                 settling.reserve(turn, found[0])
-            if found[0].storing:
+            if found[0].storing or found[0].going_on:
                 found[1].relaunch_at = turn.at
                 state.lost[replica_id] = found[1]
                 continue
@@ -90,6 +93,8 @@ def forget_empty(turn: Turn) -> None:
     for host_id in list(state.draining):
         host = state.hosts[host_id]
         if host.removed and not host.replicas:
+            for kernel in state.kernels.values():
+                kernel.former.discard(host_id)
             del state.hosts[host_id]
             del state.draining[host_id]
             state.most_gpus = max((h.gpu_count for h in state.hosts.values()), default=0)
@@ -134,6 +139,7 @@ def _lose_host(turn: Turn, host: Host, reason: str) -> None:
         if found is None:
             continue
         kernel, replica = found
+        state.recount.add(kernel.id)
         state.lost.pop(replica.id, None)
         replica.lost_reason = f"its host {host.id} is lost: {reason}"
         if replica.can(Step.DIED):

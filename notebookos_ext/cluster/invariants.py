@@ -8,6 +8,7 @@ from notebookos_ext.cluster.hosts import Share, load_key
 from notebookos_ext.cluster.model import REPLICA_COUNTS, HostId, ReplicaState
 from notebookos_ext.cluster.replicas import EXECUTING, IDLE, LOST, Kernel, MigrationPhase, Phase
 from notebookos_ext.cluster.state import ClusterState
+from notebookos_ext.cluster.survivors import has_majority
 from notebookos_ext.errors import Defect
 
 
@@ -19,6 +20,7 @@ def check(state: ClusterState) -> None:
         *_hosts(state),
         *_order(state),
         *_moves(state),
+        *_majorities(state),
         *_waiting(state),
         *(problem for kernel in state.kernels.values() for problem in _kernel(state, kernel)),
     ]
@@ -78,6 +80,24 @@ def _moves(state: ClusterState) -> Iterator[str]:
             yield f"{migration.victim} is to go and is not there"
         if migration.cell is not None and state.queue.find(kernel_id, migration.cell) is None:
             yield f"a replica of {kernel_id} moves for {migration.cell}, which does not wait"
+
+
+def _majorities(state: ClusterState) -> Iterator[str]:
+    for kernel in state.kernels.values():
+        lost = not has_majority(state.hosts, kernel)
+        if lost != (kernel.majority_lost_at is not None):
+            yield f"{kernel.id} has {'no ' if lost else 'a '}majority, which was not noticed"
+        if lost != (kernel.id in state.without_majority):
+            yield f"{kernel.id} is listed as without a majority and is not, or the other way round"
+        if kernel.majority_told and not lost:
+            yield f"{kernel.id} has a majority, and its user was told that it has not"
+        if kernel.lost_members.keys() - set(kernel.members):
+            yield f"{kernel.id} has lost members that are none of it"
+        for host in kernel.former:
+            if host in kernel.members or (host in state.hosts and state.hosts[host].ready):
+                yield f"{host} has an old log of {kernel.id} and was not told to delete it"
+    if state.recount:
+        yield f"nobody has looked whether {sorted(state.recount)} have a majority"
 
 
 def _hosts(state: ClusterState) -> Iterator[str]:

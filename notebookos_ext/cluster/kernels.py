@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from notebookos_ext.cluster import ballots, cells, migration, settling
+from notebookos_ext.cluster import ballots, cells, majority, migration, settling
 from notebookos_ext.cluster.actions import (
     CloseKernel,
     KernelRejected,
@@ -30,6 +30,7 @@ from notebookos_ext.cluster.model import (
     ReplicaId,
 )
 from notebookos_ext.cluster.replicas import LOST, STARTING, Kernel, MigrationPhase, Replica, Step
+from notebookos_ext.cluster.survivors import is_hopeless
 from notebookos_ext.cluster.turn import Turn
 
 # ---- kernels
@@ -69,6 +70,7 @@ def kernel_revived(turn: Turn, event: KernelRevived) -> None:
         return
     kernel = Kernel(spec, requested_at=event.at, next_replica_count=spec.replica_count)
     kernel.epoch, kernel.last_attempt = event.epoch, event.last_attempt
+    kernel.former = set(event.former)
     state.kernels[kernel.id] = kernel
     for host in event.members:
         if host not in state.hosts:
@@ -114,7 +116,9 @@ def kernel_stopped(turn: Turn, event: KernelStopped) -> None:
     if kernel.placed:
         settling.leave_hosts(turn, kernel)
         turn.say(CloseKernel(kernel=kernel.id, members=settling.all_members(kernel)))
+    state.recount.discard(kernel.id)
     for waiting in (
+        state.without_majority,
         state.without_hosts,
         state.moving,
         state.to_resize,
@@ -131,7 +135,8 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
 
     A changed replica count takes effect here, if enough hosts are ready: then the kernel is placed
     anew and gets a new Raft group. The old one is closed on all its hosts before the new one opens,
-    and the new group begins with the new epoch, so nothing of the old one can count in it.
+    and the new group begins with the new epoch, so nothing of the old one can count in it. So it is
+    when the old one has no majority: nothing of what it knows is wanted any more.
     """
     kernel = turn.state.kernels.get(event.kernel)
     if kernel is None:
@@ -155,7 +160,9 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
         settling.reserve(turn, kernel)
     else:
         turn.state.pool.release(kernel.id, RESERVED)
-    if kernel.next_replica_count != len(kernel.replicas) and not turn.state.options.migrate:
+    if kernel.majority_lost_at is not None:
+        majority.found_anew(turn, kernel)
+    elif kernel.next_replica_count != len(kernel.replicas) and not turn.state.options.migrate:
         settling.place_anew(turn, kernel)
     turn.say(StartEpoch(kernel=kernel.id, epoch=kernel.epoch, members=kernel.members))
     settling.launch_all(turn, kernel)
@@ -262,6 +269,8 @@ def relaunch_due(turn: Turn) -> None:
     """Launch the lost replicas again whose time has come."""
     for replica in [r for r in turn.state.lost.values() if r.relaunch_at <= turn.at]:
         found = turn.state.find_replica(replica.id)
-        if found is not None and replica.state is LOST and not found[0].storing:
+        if found is None or found[0].storing or found[0].going_on:
+            continue
+        if replica.state is LOST and not is_hopeless(turn.state.hosts, found[0]):
             turn.launch(*found)
             turn.state.dirty.add(found[0].id)

@@ -135,10 +135,8 @@ def _refuse_request(
 ) -> tuple[str | None, Replica | None]:
     if not turn.state.options.migrate:
         return "replicas cannot move in this cluster", None
-    if not kernel.placed or kernel.storing:
-        return "no replica of the kernel runs", None
-    if kernel.migration is not None:
-        return "another replica of the kernel is moving", None
+    if (reason := _stands_still(kernel)) is not None:
+        return reason, None
     victim = None
     if event.replica is not None:
         victim = kernel.replica(event.replica)
@@ -164,6 +162,16 @@ def _refuse_request(
     return None, victim
 
 
+def _stands_still(kernel: Kernel) -> str | None:
+    if not kernel.placed or kernel.storing:
+        return "no replica of the kernel runs"
+    if kernel.migration is not None:
+        return "another replica of the kernel is moving"
+    if kernel.majority_lost_at is not None:
+        return "most of its members are lost, so it cannot get another one"
+    return None
+
+
 # ---- steps
 
 
@@ -185,7 +193,7 @@ def newcomer_lost(turn: Turn, kernel: Kernel, reason: str) -> None:
 def go_on(turn: Turn, kernel: Kernel) -> None:
     """Change the members once the new replica has caught up and the old one is at rest."""
     migration = kernel.migration
-    if migration is None or migration.phase is not MigrationPhase.CAUGHT_UP:
+    if migration is None or migration.phase is not MigrationPhase.CAUGHT_UP or kernel.going_on:
         return
     victim = kernel.replica(migration.victim) if migration.victim is not None else None
     if victim is not None and (
@@ -205,6 +213,9 @@ def _change(turn: Turn, kernel: Kernel, migration: Migration) -> None:
         )
         members.insert(place, migration.newcomer.host)
     migration.phase, migration.members = MigrationPhase.CHANGING, tuple(members)
+    turn.state.recount.add(kernel.id)
+    # A cell that waited for the victim waits for it no more.
+    turn.state.dirty.add(kernel.id)
     turn.say(ChangeMembers(kernel=kernel.id, members=migration.members))
 
 
@@ -213,6 +224,9 @@ def members_changed(turn: Turn, event: MembersChanged) -> None:
     kernel = turn.state.kernels.get(event.kernel)
     migration = kernel.migration if kernel is not None else None
     if kernel is None or migration is None or migration.phase is not MigrationPhase.CHANGING:
+        return
+    if kernel.going_on:
+        # What becomes of the group is decided elsewhere; if it stays, the change is asked for anew.
         return
     if event.members == migration.members:
         _swap(turn, kernel, migration)
@@ -230,6 +244,8 @@ def _swap(turn: Turn, kernel: Kernel, migration: Migration) -> None:
     if newcomer is not None:
         replicas.insert(migration.members.index(newcomer.host), newcomer)
     kernel.replicas, kernel.members = tuple(replicas), migration.members
+    for host in kernel.lost_members.keys() - set(kernel.members):
+        del kernel.lost_members[host]
     _end(turn, kernel)
     if newcomer is not None and newcomer.state is LOST and state.hosts[newcomer.host].ready:
         newcomer.relaunch_at = turn.at
@@ -241,7 +257,7 @@ def _swap(turn: Turn, kernel: Kernel, migration: Migration) -> None:
         kernel.forget_names_of(victim.id)
         if kernel.last_executor == victim.id:
             kernel.last_executor = None
-        turn.say(CloseMember(kernel=kernel.id, host=victim.host, members=kernel.members))
+        _close_member(turn, kernel, victim.host)
     if newcomer is None or victim is None:
         state.promise_anew(kernel)
     # What waits for it begins in this turn, or its GPUs are free for others.
@@ -261,10 +277,17 @@ def roll_back(turn: Turn, kernel: Kernel, reason: str, *, avoid: bool = True) ->
         turn.stop(kernel, newcomer)
         turn.state.drop(newcomer)
         turn.state.lost.pop(newcomer.id, None)
-        turn.say(CloseMember(kernel=kernel.id, host=newcomer.host, members=kernel.members))
+        _close_member(turn, kernel, newcomer.host)
         if avoid:
             kernel.avoid[newcomer.host] = turn.at + AVOID_S
     _tell(turn, kernel, migration, moved=False, reason=reason)
+
+
+def _close_member(turn: Turn, kernel: Kernel, host: HostId) -> None:
+    if not turn.state.hosts[host].ready:
+        # The group forgets it now; its log goes when it is back.
+        kernel.former.add(host)
+    turn.say(CloseMember(kernel=kernel.id, host=host, members=kernel.members))
 
 
 def cancel(turn: Turn, kernel: Kernel, cell: CellId | None, reason: str) -> None:
@@ -282,8 +305,19 @@ def cancel(turn: Turn, kernel: Kernel, cell: CellId | None, reason: str) -> None
         roll_back(turn, kernel, reason, avoid=False)
 
 
+def abandon(turn: Turn, kernel: Kernel, reason: str) -> Migration | None:
+    """The group is left behind, and the move with it; whoever calls ends its replicas."""
+    migration = kernel.migration
+    if migration is not None:
+        _end(turn, kernel)
+        turn.state.pool.release(kernel.id, RESERVED)
+        _tell(turn, kernel, migration, moved=False, reason=reason)
+    return migration
+
+
 def _end(turn: Turn, kernel: Kernel) -> None:
     kernel.migration = None
+    turn.state.recount.add(kernel.id)
     turn.state.moving.pop(kernel.id, None)
     turn.state.dirty.add(kernel.id)
 
@@ -309,6 +343,10 @@ def resize(turn: Turn, kernel: Kernel) -> None:
     """Take the next step towards the number of replicas that the kernel should have."""
     state = turn.state
     if kernel.migration is not None or not kernel.placed or kernel.storing:
+        return
+    if kernel.majority_lost_at is not None:
+        # Tried again at the next tick; nobody could take a replica in, or let one go.
+        state.to_resize[kernel.id] = None
         return
     missing = kernel.next_replica_count - len(kernel.replicas)
     if missing == 0:
@@ -347,6 +385,8 @@ def empty_hosts(turn: Turn) -> None:
             if found is None or found[0].migration is not None or found[0].storing:
                 continue
             kernel, replica = found
+            if kernel.majority_lost_at is not None:
+                continue
             if replica.id == kernel.held_by:
                 continue
             target = find_host(turn, kernel, replica)

@@ -144,6 +144,8 @@ class KernelState(enum.StrEnum):
     IDLE = "idle"
     QUEUED = "queued"
     BUSY = "busy"
+    NO_MAJORITY = "no-majority"
+    """Too few of its members are left to commit anything, and have been for a while."""
     STOPPING = "stopping"
 
 

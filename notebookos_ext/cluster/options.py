@@ -76,6 +76,15 @@ class PrewarmOptions(msgspec.Struct, frozen=True):
     """`littles-law`: how long a pre-warmed replica takes to start."""
 
 
+class WithoutMajority(enum.StrEnum):
+    """What becomes of a kernel of which too few members are left to commit anything."""
+
+    WAIT = "wait"
+    """It waits for them, unless somebody has it go on."""
+    CONTINUE = "continue"
+    """It goes on unprotected with the member that knows most; the last cells may be lost."""
+
+
 class Options(msgspec.Struct, frozen=True):
     """For `Scheduler`. Quotas and weights are by user."""
 
@@ -97,6 +106,9 @@ class Options(msgspec.Struct, frozen=True):
     """
     idle_s: float = 0.0
     """A kernel without cells for so long is stored and its replicas end; 0: never."""
+    without_majority: WithoutMajority = WithoutMajority.WAIT
+    majority_grace_s: float = 60.0
+    """How long a majority may be missing before the user is told and the kernel goes on."""
     autoscaler: AutoscalerOptions | None = None
     prewarm: PrewarmOptions | None = None
     quotas: dict[str, int] = {}

@@ -237,6 +237,20 @@ class Kernel:
     """Its namespace is in the store alone; no replica runs."""
     storing: bool = False
     """It is on its way there."""
+    lost_members: dict[HostId, str] = field(default_factory=dict)
+    """Members without a usable log, and why: they do not vote."""
+    majority_lost_at: float | None = None
+    """Since when too few members are left to commit anything; None: enough are."""
+    majority_told: bool = False
+    """That has lasted for so long that the user was told."""
+    going_on: bool = False
+    """A new group is being founded on what is left of it."""
+    go_on_at: float = float("-inf")
+    """When that may be tried again by itself."""
+    went_on: bool = False
+    """Its present group was founded on what was left of another."""
+    former: set[HostId] = field(default_factory=set)
+    """Hosts that are away and may still have a log of a group that was left behind."""
     restart_due: bool = False
     """It was restarted on its way there."""
     active_at: float = 0.0
@@ -268,6 +282,8 @@ class Kernel:
             return KernelState.IDLE
         if not self.placed:
             return KernelState.WAITING_FOR_HOSTS
+        if self.majority_told:
+            return KernelState.NO_MAJORITY
         if self.attempt is not None:
             return KernelState.BUSY
         if not any(replica.state in (IDLE, EXECUTING) for replica in self.replicas):
@@ -281,6 +297,11 @@ class Kernel:
                 return found
         newcomer = self.migration.newcomer if self.migration is not None else None
         return newcomer if newcomer is not None and newcomer.id == replica else None
+
+    @property
+    def is_unprotected(self) -> bool:
+        """It went on after the loss of a majority and does not have its replicas yet."""
+        return self.went_on and len(self.replicas) < self.next_replica_count
 
     def numbered(self, number: int) -> Replica | None:
         """Its replica of that number."""
@@ -298,6 +319,7 @@ class Kernel:
     def settle(self, members: tuple[HostId, ...]) -> None:
         """Give it hosts, and with them its replicas, none of which has a process yet."""
         self.members = members
+        self.lost_members, self.went_on, self.going_on = {}, False, False
         self.replicas = tuple(
             Replica(replica_id(self.id, number), number, host)
             for number, host in enumerate(members, start=1)

@@ -18,6 +18,7 @@ from notebookos_ext.cluster import (
     events,
     host_lives,
     kernels,
+    majority,
     migration,
     prewarm,
     settling,
@@ -42,6 +43,10 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.PrewarmedLost: prewarm.lost,
     events.MigrationRequested: migration.requested,
     events.MembersChanged: migration.members_changed,
+    events.MemberLost: majority.member_lost,
+    events.MemberBack: majority.member_back,
+    events.UnprotectedRequested: majority.requested,
+    events.WentOnUnprotected: majority.went_on,
     events.KernelStored: settling.stored,
     events.KernelNeeded: settling.needed,
     events.KernelRequested: kernels.kernel_requested,
@@ -91,5 +96,10 @@ class Scheduler:
         HANDLERS[type(event)](turn, event)
         for kernel in turn.restart:
             kernels.kernel_restarted(turn, events.KernelRestarted(kernel, event.at))
+        majority.recount(turn)
         starting.advance(turn)
+        while self.state.recount:
+            # What began for a cell changes a group.
+            majority.recount(turn)
+            starting.advance(turn)
         return turn.actions

@@ -69,16 +69,23 @@ def place_anew(turn: Turn, kernel: Kernel) -> None:
         ask_for_hosts(turn, kernel)
         return
     turn.say(CloseKernel(kernel=kernel.id, members=old))
+    note_former(turn, kernel, old)
     settle(turn, kernel, placement.hosts)
 
 
 def settle(turn: Turn, kernel: Kernel, hosts: tuple[HostId, ...]) -> None:
     """These are its hosts from now on; nothing is launched yet."""
     kernel.settle(hosts)
+    turn.state.recount.add(kernel.id)
     for replica in kernel.replicas:
         turn.state.carry(kernel, replica, len(hosts))
     if turn.policy.keeps_gpus:
         reserve(turn, kernel)
+
+
+def note_former(turn: Turn, kernel: Kernel, members: tuple[HostId, ...]) -> None:
+    """A group is left behind: those of its hosts that are away keep its log until they are back."""
+    kernel.former.update(host for host in members if not turn.state.hosts[host].ready)
 
 
 def reserve(turn: Turn, kernel: Kernel) -> None:
@@ -134,6 +141,7 @@ def store(turn: Turn, kernel: Kernel) -> None:
     if (
         not kernel.placed
         or kernel.storing
+        or kernel.going_on
         or kernel.attempt is not None
         or kernel.election is not None
         or kernel.migration is not None
@@ -168,7 +176,9 @@ def stored(turn: Turn, event: KernelStored) -> None:
             turn.step(replica, Step.STOPPED)
     leave_hosts(turn, kernel)
     turn.state.pool.release(kernel.id, RESERVED)
-    kernel.members, kernel.replicas = (), ()
+    note_former(turn, kernel, kernel.members)
+    kernel.members, kernel.replicas, kernel.lost_members = (), (), {}
+    turn.state.recount.add(kernel.id)
     started = kernel.started
     kernel.forget_namespace()
     kernel.started, kernel.stored = started, True

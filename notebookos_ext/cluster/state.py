@@ -65,6 +65,10 @@ class ClusterState:
         self.launches = Launches()
         self.to_resize: dict[KernelId, None] = {}
         """Kernels that have another number of replicas than they should."""
+        self.recount: set[KernelId] = set()
+        """Kernels that may have lost their majority in this event, or got it back."""
+        self.without_majority: dict[KernelId, None] = {}
+        """Kernels that have too few members left to commit anything."""
 
     def ready_hosts(self) -> list[Host]:
         """Hosts whose agent answers, by name."""
@@ -149,6 +153,11 @@ class ClusterView:
     def without_hosts(self) -> Mapping[KernelId, None]:
         """Kernels that wait for hosts, oldest first."""
         return self._state.without_hosts
+
+    @property
+    def without_majority(self) -> Mapping[KernelId, None]:
+        """Kernels that have too few members left to commit anything."""
+        return self._state.without_majority
 
     @property
     def options(self) -> Options:

@@ -6,6 +6,7 @@ from notebookos_ext.cluster import (
     autoscaler,
     host_lives,
     kernels,
+    majority,
     migration,
     prewarm,
     rebalancing,
@@ -26,6 +27,7 @@ def ticked(turn: Turn, _event: Ticked) -> None:
         kernel = state.kernels[KernelId(kernel_id)]
         if not settling.place(turn, kernel):
             settling.ask_for_hosts(turn, kernel)
+    majority.look(turn)
     autoscaler.look(turn)
     if state.options.migrate:
         rebalancing.rebalance(turn)

@@ -138,7 +138,9 @@ class KernelView(msgspec.Struct, frozen=True):
     name: str
     """Name of its kernelspec."""
     notebook_path: str
-    state: Literal["waiting-for-hosts", "starting", "idle", "queued", "busy", "stopping"]
+    state: Literal[
+        "waiting-for-hosts", "starting", "idle", "queued", "busy", "no-majority", "stopping"
+    ]
     epoch: int
     replica_count: int
     next_replica_count: int

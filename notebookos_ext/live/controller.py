@@ -151,6 +151,7 @@ class Controller:
             clock=clock,
             outlet=self,
             options=options,
+            view=scheduler.view,
             keeper=keeper,
         )
         self._moves = Moves(

@@ -157,8 +157,18 @@ class KernelLives:
                 epoch=kept.epoch,
                 last_attempt=kept.last_attempt,
                 at=self._clock.now(),
+                former=kept.former,
             )
         )
+        for host in kept.relearning:
+            self._outlet.post(
+                events.MemberLost(
+                    kernel=kept.spec.kernel,
+                    host=host,
+                    reason="it had lost its log before the server ended",
+                    at=self._clock.now(),
+                )
+            )
         self._outlet.warn(
             "the kernel was restored from its log; of a cell that ran when the server ended, "
             "nothing is kept",

@@ -122,12 +122,18 @@ class KernelRecord:
         self.spec = spec
         self.plan = plan
         self.log_key = b""
+        self.group = 0
+        """Counts its Raft groups: what was begun for one must not be done to another."""
         self.begin_group()
         self.epoch = 0
         self.members: tuple[HostId, ...] = ()
         """Hosts of its Raft group, once it has some."""
         self.founded: set[HostId] = set()
         """Hosts whose member was opened with success: they have a log, and must not lose it."""
+        self.relearning: set[HostId] = set()
+        """Hosts that have lost their log and do not vote until they have learnt it again."""
+        self.former: set[HostId] = set()
+        """Hosts that were away when a group of the kernel was left behind, with its log."""
         self.life = 1
         """How many controllers have had it, this one included."""
         self.session: KeptSession | None = None
@@ -157,6 +163,8 @@ class KernelRecord:
         self.life = kept.lives + 1
         self.session = kept.session
         self.founded = set(kept.founded)
+        self.relearning = set(kept.relearning)
+        self.former = set(kept.former)
         # It has run before: it is brought back whatever happens.
         self.answered = True
 
@@ -171,6 +179,8 @@ class KernelRecord:
             epoch=self.epoch,
             lives=self.life,
             founded=tuple(sorted(self.founded)),
+            relearning=tuple(sorted(self.relearning)),
+            former=tuple(sorted(self.former)),
             session=self.session,
         )
 
@@ -182,6 +192,10 @@ class KernelRecord:
     def lives(self, epoch: int) -> bool:
         """Whether what was asked for in this epoch is still wanted."""
         return not self.closed and self.epoch == epoch
+
+    def has_group(self, group: int) -> bool:
+        """Whether what was asked for while it had this group may still be done."""
+        return not self.closed and self.group == group
 
     def next_launch(self, replica: ReplicaId) -> int:
         """A number that no earlier launch of this replica had."""
@@ -204,8 +218,10 @@ class KernelRecord:
 
     def begin_group(self) -> None:
         """Its next members form a new Raft group: nothing that was signed before counts in it."""
+        self.group += 1
         self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
         self.founded = set()
+        self.relearning = set()
 
     def begin_epoch(self) -> None:
         """The namespace is empty again: forget what was said about its names."""

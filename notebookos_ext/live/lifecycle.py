@@ -9,6 +9,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
+from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import LogLost, NotebookOSError, Unavailable
 from notebookos_ext.live.agent_client import check
 from notebookos_ext.live.chains import Chains
@@ -37,6 +38,7 @@ class Lifecycle:
         clock: Clock,
         outlet: Outlet,
         options: dict[str, str | int | float | bool],
+        view: ClusterView,
         keeper: Keeper,
     ) -> None:
         self._fleet = fleet
@@ -47,6 +49,7 @@ class Lifecycle:
         self._clock = clock
         self._outlet = outlet
         self._options = options
+        self._view = view
         self._keeper = keeper
 
     def start_replica(self, action: actions.StartReplica) -> None:
@@ -102,16 +105,36 @@ class Lifecycle:
             self._lives.launch_failed(action.kernel, str(error))
 
     async def _open(self, record: KernelRecord, host: HostId, members: tuple[HostId, ...]) -> None:
-        """Open the host's member; one that has lost its log learns it again from the others."""
-        agent = self._fleet.agent(host)
-        try:
-            await agent.request(_opening(record, members, host), messages.Done)
-        except LogLost as error:
-            self._outlet.warn(f"{error.message}; it learns it from the others", record.kernel)
+        """Open the host's member; one that has lost its log learns it again from the others.
+
+        Raises Unavailable while there is nobody to learn it from.
+        """
+        if host not in record.relearning:
+            try:
+                agent = self._fleet.agent(host)
+                await agent.request(_opening(record, members, host), messages.Done)
+            except LogLost as error:
+                self._member_lost(record, host, error)
+        if host in record.relearning:
             others = tuple(member for member in members if member != host)
+            if not others:
+                raise Unavailable(f"{host} has lost the only log of the kernel")
             await self._join(record, host, others)
-            self._chains.spawn(self._vote_again(record, others))
+            self._chains.spawn(self._vote_again(record, host, others))
         self._founded(record, host)
+
+    def _member_lost(self, record: KernelRecord, host: HostId, error: LogLost) -> None:
+        then = "; it learns it from the others" if len(record.members) > 1 else ""
+        self._outlet.warn(f"{error.message}{then}", record.kernel)
+        # Kept: what is put in its place looks like a log to a later controller.
+        record.relearning.add(host)
+        self._keeper.keep(record, self._outlet.warn)
+        self._post_lost(record, host, error.message)
+
+    def _post_lost(self, record: KernelRecord, host: HostId, reason: str) -> None:
+        self._outlet.post(
+            events.MemberLost(kernel=record.kernel, host=host, reason=reason, at=self._clock.now())
+        )
 
     def _founded(self, record: KernelRecord, host: HostId) -> None:
         if host not in record.founded:
@@ -126,15 +149,24 @@ class Lifecycle:
         request = messages.AddLearner(kernel=record.kernel, member=joined.member)
         await self._ask_voters(voters, request, messages.Done)
 
-    async def _vote_again(self, record: KernelRecord, others: tuple[HostId, ...]) -> None:
+    async def _vote_again(
+        self, record: KernelRecord, host: HostId, others: tuple[HostId, ...]
+    ) -> None:
         request = messages.ChangeMembers(kernel=record.kernel, members=record.members)
-        while not record.closed:
+        group = record.group
+        while record.has_group(group) and host in record.relearning:
             try:
                 await self._ask_voters(others, request, messages.MembersAre)
             except NotebookOSError as error:
                 log.info("kernel %s: a member does not vote yet: %s", record.kernel, error)
                 await asyncio.sleep(PAUSE_S)
             else:
+                if record.has_group(group):
+                    record.relearning.discard(host)
+                    self._keeper.keep(record, self._outlet.warn)
+                    self._outlet.post(
+                        events.MemberBack(kernel=record.kernel, host=host, at=self._clock.now())
+                    )
                 return
 
     async def _ask_voters(
@@ -223,6 +255,8 @@ class Lifecycle:
         record = self._records[action.kernel]
         record.begin_group()
         record.members = ()
+        kernel = self._view.kernels.get(action.kernel)
+        record.former = set() if kernel is None else set(kernel.former)
         self._keeper.forget(action.kernel)
         self._chains.append(
             (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)

@@ -98,26 +98,29 @@ class Moves:
     async def _change(self, action: actions.ChangeMembers) -> None:
         record = self._records[action.kernel]
         before = record.members
+        group = record.group
         request = messages.ChangeMembers(kernel=action.kernel, members=action.members)
         # Nothing is told on a guess: a change without an answer may have been made, and who takes
         # it for undone deletes the log of a member that votes.
-        while not record.closed:
+        while record.has_group(group):
             # Those that stay come first: who leaves must not be asked to finish it.
             asked = sorted({*before, *action.members}, key=lambda host: host not in action.members)
             for host in asked:
-                if not self._fleet.has(host) or record.closed:
+                if not self._fleet.has(host) or not record.has_group(group):
                     continue
                 try:
                     agent = self._fleet.agent(host)
                     answer = await agent.request(request, messages.MembersAre, CHANGE_S)
                 except InvalidRequest as error:
                     # It cannot be, and was not begun: who should vote does not learn, for one.
-                    self._tell(record, before, error.message)
+                    if record.has_group(group):
+                        self._tell(record, before, error.message)
                     return
                 except NotebookOSError as error:
                     log.info("members of %s not changed by %s: %s", action.kernel, host, error)
                     continue
-                self._tell(record, answer.members, "")
+                if record.has_group(group):
+                    self._tell(record, answer.members, "")
                 return
             await asyncio.sleep(PAUSE_S)
 
@@ -137,6 +140,10 @@ class Moves:
 
     def close_member(self, action: actions.CloseMember) -> None:
         """Take a learner out of the group if it still is one, then delete what its host has."""
+        record, kernel = self._records[action.kernel], self._view.kernels.get(action.kernel)
+        if kernel is not None and record.former != kernel.former:
+            record.former = set(kernel.former)
+            self._keeper.keep(record, self._outlet.warn)
         # After what was begun for the replica there: its launch, or its end.
         self._chains.append(
             (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)

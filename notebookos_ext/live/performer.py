@@ -52,6 +52,7 @@ class Performer:
             actions.CloseKernel: lifecycle.close_kernel,
             actions.ChangeMembers: moves.change_members,
             actions.CloseMember: moves.close_member,
+            actions.MajorityLost: self._majority_lost,
             actions.MigrationEnded: moves.ended,
             actions.ReleaseHost: moves.release_host,
             actions.StartPrewarmed: prewarming.start,
@@ -64,6 +65,7 @@ class Performer:
             actions.CellAborted: self._cell_aborted,
             # Asked for only with options that no live scheduler is given.
             actions.CallElection: self._cannot,
+            actions.GoOnUnprotected: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,
         }
@@ -77,6 +79,10 @@ class Performer:
 
     def _request_hosts(self, action: actions.RequestHosts) -> None:
         self._chains.spawn(self._fleet.request_hosts(action.count))
+
+    def _majority_lost(self, action: actions.MajorityLost) -> None:
+        self._outlet.warn(action.reason, action.kernel)
+        self._outlet.changed(action.kernel, "kernel")
 
     def _kernel_started(self, action: actions.KernelStarted) -> None:
         self._outlet.changed(action.kernel, "kernel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from notebookos_ext.cluster.actions import StartAttempt
+from notebookos_ext.cluster.actions import ChangeMembers, StartAttempt
 from notebookos_ext.cluster.model import CellId, DeviceId, HostId, KernelId, ReplicaId
 
 
@@ -41,6 +41,8 @@ class Notebook:
     """How long each submitted cell will run."""
     processes: dict[ReplicaId, Process] = field(default_factory=dict)
     members: tuple[HostId, ...] = ()
+    changing: ChangeMembers | None = None
+    """The change of its members that is under way."""
     open: Running | None = None
     has_state: bool = False
     stored_epoch: int = 0

@@ -10,6 +10,7 @@ import random
 
 import msgspec
 
+from notebookos_ext.cluster.options import WithoutMajority
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.errors import Defect
 from notebookos_ext.simulation.delays import Delays
@@ -85,6 +86,8 @@ def _plan(seed: int, policy: str | None) -> Plan:
         subscription_limit=rng.choice((0.0, 0.0, 1.0, 2.0)),
         quota=rng.choice((0, 0, 4)),
         hints=rng.random() < 0.75,
+        without_majority=rng.choice(list(WithoutMajority)),
+        majority_grace_s=10.0,
     )
     return msgspec.structs.replace(plan, options=options)
 

@@ -35,6 +35,7 @@ class World:
             a.StopReplica: self._stop_replica,
             a.ChangeMembers: self._change_members,
             a.CloseMember: self._close_member,
+            a.GoOnUnprotected: self._go_on_unprotected,
             a.StoreKernel: self._store_kernel,
             a.RestoreKernel: self._restore_kernel,
             a.StartEpoch: self._start_epoch,
@@ -144,11 +145,16 @@ class World:
     # ---- members and the store
 
     def _change_members(self, action: a.ChangeMembers) -> None:
+        self.notebooks[action.kernel].changing = action
         takes_s = self.ground.delays.swap_member_s + self.ground.commit_s()
         self.ground.agenda.after(takes_s, self._members_changed, action)
 
     def _members_changed(self, action: a.ChangeMembers) -> None:
         notebook = self.notebooks[action.kernel]
+        if notebook.changing is not action:
+            # The group that it was to change was left behind.
+            return
+        notebook.changing = None
         reason = ""
         # Both the old group and the new one must have a majority that answers.
         if self._has_majority(notebook.members) and self._has_majority(action.members):
@@ -160,6 +166,26 @@ class World:
         self.ground.say(
             e.MembersChanged(action.kernel, notebook.members, reason, self.ground.now_s)
         )
+
+    def _go_on_unprotected(self, action: a.GoOnUnprotected) -> None:
+        notebook = self.notebooks[action.kernel]
+        if self._has_majority(notebook.members):
+            raise Defect(f"{action} gives up a group that has a majority")
+        notebook.changing = None
+        takes_s = self.ground.delays.message_s + self.ground.commit_s()
+        self.ground.agenda.after(takes_s, self._went_on, action)
+
+    def _went_on(self, action: a.GoOnUnprotected) -> None:
+        """Every host that is there knows as much as any other; its notebook's state stays."""
+        notebook = self.notebooks[action.kernel]
+        there = [h for h in action.hosts if (m := self.machines.get(h)) is not None and m.up]
+        host = there[0] if there else None
+        if host is not None:
+            notebook.members = (host,)
+            self.ground.recorder.counts["went on unprotected"] += 1
+        reason = "" if there else "none of its members is there"
+        now_s = self.ground.now_s
+        self.ground.say(e.WentOnUnprotected(action.kernel, host, reason, now_s))
 
     def _close_member(self, action: a.CloseMember) -> None:
         notebook = self.notebooks[action.kernel]
@@ -181,6 +207,7 @@ class World:
         if stored:
             for process in list(notebook.processes.values()):
                 self._forget(notebook, process)
+            notebook.members = ()
             notebook.stored_epoch = action.epoch
             self.ground.recorder.counts["kernels stored"] += 1
         reason = "" if stored else "too many of its members are away"

@@ -46,6 +46,10 @@ class KeptKernel(msgspec.Struct, frozen=True):
     lives: int
     founded: tuple[HostId, ...] = ()
     """Hosts whose member has a log: one that has lost it must not vote as if it had none yet."""
+    relearning: tuple[HostId, ...] = ()
+    """Hosts that have lost it, and learn it from the others again."""
+    former: tuple[HostId, ...] = ()
+    """Hosts that may still have the log of a group that was left behind."""
     session: KeptSession | None = None
     format: int = FORMAT
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from scheduler_world import HOSTS, World
 
-from notebookos_ext.cluster.options import Options, PrewarmOptions
+from notebookos_ext.cluster.options import Options, PrewarmOptions, WithoutMajority
 from notebookos_ext.cluster.policies import POLICIES
 from notebookos_ext.cluster.scheduler import Scheduler
 
@@ -26,8 +26,12 @@ STEPS = 600
 
 def a_scheduler(seed: int) -> Scheduler:
     """Half of them as live clusters have it now; the others with all there is, by all policies."""
+    without = WithoutMajority.CONTINUE if seed % 3 == 1 else WithoutMajority.WAIT
     if seed % 2 == 0:
-        return Scheduler(max_hosts=6)
+        return Scheduler(
+            max_hosts=6,
+            options=Options(without_majority=without, majority_grace_s=10.0),
+        )
     options = Options(
         migrate=True,
         rebalance=seed % 4 == 1,
@@ -35,6 +39,8 @@ def a_scheduler(seed: int) -> Scheduler:
         prewarm=PrewarmOptions(per_host=2) if seed % 5 < 3 else None,
         hints=seed % 8 != 3,
         subscription_limit=2.0 if seed % 7 == 0 else 0.0,
+        without_majority=without,
+        majority_grace_s=10.0,
     )
     policies = ("replicated", "replicated", *sorted(POLICIES))
     return Scheduler(policies[seed // 2 % len(policies)], max_hosts=6, options=options)

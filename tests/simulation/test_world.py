@@ -154,6 +154,27 @@ def test_a_member_is_exchanged_when_both_groups_have_a_majority() -> None:
     assert "away" in refused.reason
 
 
+def test_a_survivor_goes_on_and_no_change_of_the_old_group_counts_in_the_new_one() -> None:
+    rig = Rig()
+    rig.world.machines.add(boot_s=0.0)
+    rig.run()
+    rig.do(start(1, 1), start(2, 2), start(3, 3))
+    with pytest.raises(Defect, match="has a majority"):
+        rig.do(a.GoOnUnprotected(K, HOSTS[:1], HOSTS))
+    for host in HOSTS[1:]:
+        machine = rig.world.machines.get(host)
+        assert machine is not None
+        machine.up = False
+    (none,) = rig.do(a.GoOnUnprotected(K, HOSTS[1:], HOSTS))
+    assert isinstance(none, e.WentOnUnprotected)
+    assert none.host is None
+    wanted = (HostId("host-4"), HOSTS[1], HOSTS[2])
+    (went,) = rig.do(a.ChangeMembers(K, wanted), a.GoOnUnprotected(K, HOSTS[:1], HOSTS))
+    assert isinstance(went, e.WentOnUnprotected)
+    assert went.host == HOSTS[0]
+    assert rig.world.notebooks[K].members == HOSTS[:1]
+
+
 def test_pre_warmed_replicas_are_used_up() -> None:
     rig = Rig()
     said = rig.do(a.StartPrewarmed(HOSTS[0], 1))

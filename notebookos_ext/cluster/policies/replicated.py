@@ -34,6 +34,7 @@ from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Phase, Replica
 from notebookos_ext.cluster.state import ClusterView
+from notebookos_ext.cluster.survivors import without_majority
 
 RELEASE_PATIENCE_S = 1.0
 """How long a cell waits for the GPUs that its own kernel gives back rather than go elsewhere."""
@@ -127,6 +128,8 @@ def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wai
     """What the cell waits for that is its own kernel's business."""
     if kernel.storing:
         return Wait("the kernel is just being stored")
+    if kernel.majority_told or kernel.going_on:
+        return Wait(without_majority(view.hosts, kernel))
     if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
