@@ -1,4 +1,7 @@
-"""Members in real processes, killed and stopped at random moments: nothing acknowledged is lost."""
+"""Members in real processes, whose logs are compacted all the time: nothing acknowledged is lost.
+
+They are killed, stopped, without room on their disks and without power, at random moments.
+"""
 
 from __future__ import annotations
 
@@ -6,68 +9,19 @@ import asyncio
 import contextlib
 import json
 import random
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from power_cut import cut
 
 HOSTS = ("h1", "h2", "h3")
 HANG_S = 60.0
 
-AGENT = """
-import asyncio, json, random, sys
-from pathlib import Path
-from notebookos_ext.agent.members import Members
-from notebookos_ext.agent.transport import PeerTransport
-from notebookos_ext.clock import SystemClock
-from notebookos_ext.errors import NotebookOSError
-
-HOSTS, host, folder, sockets = ("h1", "h2", "h3"), *sys.argv[1:4]
-
-async def answer(members, line):
-    request = json.loads(line)
-    try:
-        if request["do"] == "propose":
-            payload = request["id"].encode() + bytes(request.get("size", 0))
-            result = await members.propose("k", payload, request["id"], 3.0)
-        else:
-            await members.read_barrier("k", 20.0)
-            result = [entry.proposal_id for entry in members.committed_from("k", 0)]
-        print(json.dumps({"n": request["n"], "result": result}), flush=True)
-    except NotebookOSError as error:
-        print(json.dumps({"n": request["n"], "error": type(error).__name__}), flush=True)
-
-async def main():
-    transport = PeerTransport(
-        host, f"{sockets}/{host}.peer", b"t" * 32,
-        lambda peer, messages: members.receive(peer, messages),
-        lambda peer, up: (members.peer_back if up else members.peer_lost)(peer),
-        rng=random.Random(), ping_s=0.1, silent_pings=10,
-    )
-    members = Members(
-        host=host, folder=Path(folder) / host, transport=transport, clock=SystemClock(),
-        rng=random.Random(), on_committed=lambda kernel, entries: None, tick_s=0.05,
-    )
-    await transport.start()
-    transport.set_peers({peer: f"{sockets}/{peer}.peer" for peer in HOSTS})
-    await members.open("k", HOSTS, campaign=host == "h1")
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
-    )
-    tasks = set()
-    while line := await reader.readline():
-        tasks.add(asyncio.create_task(answer(members, line)))
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await members.shut_down()
-    await transport.close()
-
-asyncio.run(main())
-"""
+PROCESS = Path(__file__).parent.parent / "member_process.py"
 
 
 class Agent:
@@ -86,10 +40,8 @@ class Agent:
     async def start(self) -> None:
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-c",
-            AGENT,
+            str(PROCESS),
             self.host,
-            str(self.folder),
             str(self.folder),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -129,6 +81,23 @@ class Agent:
         assert self.process is not None
         self.stopped = number is signal.SIGSTOP
         self.process.send_signal(number)
+
+    def leave_room(self, *, room: bool) -> None:
+        """To a process that may write no longer files its disk is as good as full."""
+        assert self.process is not None
+        most_bytes = resource.RLIM_INFINITY if room else 1
+        limits = (most_bytes, resource.RLIM_INFINITY)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
+
+    async def lose_power(self) -> None:
+        """Its machine keeps what was flushed."""
+        await self.kill()
+        cut(self.folder / self.host, self.folder / f"{self.host}.kept")
+
+    async def status(self) -> dict[str, object]:
+        answer = await self.ask(do="status")
+        assert answer is not None
+        return answer["result"]  # type: ignore[return-value]
 
     async def kill(self) -> None:
         if self.process is None:
@@ -184,12 +153,16 @@ def check(logs: list[list[str]], acknowledged: set[str]) -> None:
 
 
 async def propose_all_the_time(
-    agents: list[Agent], rng: random.Random, acknowledged: set[str], done: asyncio.Event
+    agents: list[Agent],
+    rng: random.Random,
+    acknowledged: set[str],
+    done: asyncio.Event,
+    prefix: str = "p",
 ) -> None:
     number = 0
     while not done.is_set():
         number += 1
-        text = f"p{number}"
+        text = f"{prefix}{number}"
         size = rng.choice([0, 0, 0, 2_000, 100_000])
         while not done.is_set():
             # A client repeats with the same id, with whoever is there, until it is told.
@@ -204,8 +177,42 @@ async def propose_all_the_time(
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_killed_and_stopped_at_random(tmp_path: Path, seed: int) -> None:
+async def restart(agents: list[Agent], *, power: bool) -> None:
+    """All at once."""
+    await asyncio.gather(*(agent.lose_power() if power else agent.kill() for agent in agents))
+    await asyncio.gather(*(agent.start() for agent in agents))
+
+
+async def until_failed(agent: Agent, failed: bool) -> None:
+    async with asyncio.timeout(HANG_S):
+        while bool((await agent.status())["failure"]) is not failed:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def disturb(victim: Agent, what: str, rng: random.Random) -> None:
+    match what:
+        case "kill" | "power":
+            await restart([victim], power=what == "power")
+        case "stop":
+            victim.signal(signal.SIGSTOP)
+            # Past the limit after which its peers give it up, or not.
+            await asyncio.sleep(rng.choice([0.2, 1.5]))
+            victim.signal(signal.SIGCONT)
+        case "full disk":
+            victim.leave_room(room=False)
+            await until_failed(victim, True)
+            victim.leave_room(room=True)
+            await until_failed(victim, False)
+
+
+DISTURBANCES = {
+    1: ("kill", "stop", "kill", "full disk", "power", "kill"),
+    2: ("power", "kill", "full disk", "stop", "power", "stop"),
+}
+
+
+@pytest.mark.parametrize("seed", DISTURBANCES)
+def test_disturbed_at_random(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
 
     async def story() -> None:
@@ -215,30 +222,43 @@ def test_killed_and_stopped_at_random(tmp_path: Path, seed: int) -> None:
             client = asyncio.create_task(
                 propose_all_the_time(agents, random.Random(seed), acknowledged, done)
             )
-            for _ in range(5):
+            for what in DISTURBANCES[seed]:
                 enough = len(acknowledged) + rng.randrange(1, 40)
                 async with asyncio.timeout(HANG_S):
                     while len(acknowledged) < enough:  # noqa: ASYNC110
                         await asyncio.sleep(0.005)
-                victim = rng.choice(agents)
-                if rng.random() < 0.7:
-                    await victim.kill()
-                    await victim.start()
-                else:
-                    victim.signal(signal.SIGSTOP)
-                    # Past the limit after which its peers give it up, or not.
-                    await asyncio.sleep(rng.choice([0.2, 1.5]))
-                    victim.signal(signal.SIGCONT)
+                await disturb(rng.choice(agents), what, rng)
             done.set()
             await client
             check(await logs_of(agents), acknowledged)
-            # All at once, as when the machine loses power (but for what its disk cached).
-            for agent in agents:
-                await agent.kill()
-            for agent in agents:
-                await agent.start()
-            check(await logs_of(agents), acknowledged)
-            assert len(acknowledged) > 5
+            for power in (False, True):
+                await restart(agents, power=power)
+                check(await logs_of(agents), acknowledged)
+            statuses = [await agent.status() for agent in agents]
+            assert all(status["snapshot_index"] for status in statuses), "nothing was forgotten"
+
+    asyncio.run(story())
+
+
+def test_all_hosts_lose_power_while_they_work(tmp_path: Path) -> None:
+    async def story() -> None:
+        acknowledged: set[str] = set()
+        async with running(tmp_path) as agents:
+            for seed in range(3):
+                done = asyncio.Event()
+                rng = random.Random(seed)
+                client = asyncio.create_task(
+                    propose_all_the_time(agents, rng, acknowledged, done, f"{seed}-")
+                )
+                enough = len(acknowledged) + rng.randrange(1, 60)
+                async with asyncio.timeout(HANG_S):
+                    while len(acknowledged) < enough:  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+                # What they have on their way is lost with the power, or not.
+                await restart(agents, power=True)
+                done.set()
+                await client
+                check(await logs_of(agents), acknowledged)
 
     asyncio.run(story())
 
