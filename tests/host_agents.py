@@ -9,6 +9,8 @@ async with Hosts(tmp_path, count=3) as hosts:
 from __future__ import annotations
 
 import asyncio
+import functools
+import inspect
 import json
 import os
 import secrets
@@ -18,7 +20,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -287,6 +289,40 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(HANG_S):
         while not condition():  # noqa: ASYNC110 - conditions of other processes
             await asyncio.sleep(0.01)
+
+
+def on_hosts(
+    *, count: int = 1, replicas: int = 0
+) -> Callable[[Callable[..., Coroutine[Any, Any, None]]], Callable[..., None]]:
+    """Make `async def test(hosts, …)` a test of so many agents.
+
+    With `replicas`, the kernel is open on all of them and so many of its replicas are ready.
+    """
+
+    def decorate(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+        wanted = list(inspect.signature(test).parameters.values())[1:]
+        takes_path = any(parameter.name == "tmp_path" for parameter in wanted)
+
+        async def story(tmp_path: Path, arguments: dict[str, Any]) -> None:
+            async with Hosts(tmp_path, count=count) as hosts:
+                if replicas:
+                    await hosts.open_kernel()
+                    await asyncio.gather(*(hosts.launch(n + 1) for n in range(replicas)))
+                await test(hosts, **arguments)
+
+        @functools.wraps(test)
+        def run(*, tmp_path: Path, **arguments: Any) -> None:
+            if takes_path:
+                arguments["tmp_path"] = tmp_path
+            asyncio.run(story(tmp_path, arguments))
+
+        path = inspect.Parameter("tmp_path", inspect.Parameter.KEYWORD_ONLY)
+        others = [p.replace(kind=path.kind) for p in wanted if p.name != path.name]
+        # What pytest reads to know the fixtures.
+        run.__signature__ = inspect.Signature([path, *others])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
 
 
 def is_running(pid: int) -> bool:
