@@ -1,4 +1,4 @@
-/** Puts the indicator into each notebook's toolbar. */
+/** Puts the indicator and the quick chooser into each notebook's toolbar. */
 import type {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
@@ -9,14 +9,17 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { CommandIDs } from '../commands';
 import { IClusterModel } from '../tokens';
+import { Chooser } from '../widgets/chooser';
 import { Indicator } from '../widgets/indicator';
 
-/** The item's name in `schema/toolbar.json`. */
-const NAME = 'notebookos-executor';
+/** The items' names in `schema/toolbar.json`. */
+const INDICATOR = 'notebookos-executor';
+const CHOOSER = 'notebookos-settings';
 
 export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'notebookos-ext:toolbar',
-  description: "Shows the executor and its state in the notebook's toolbar.",
+  description:
+    "Shows the executor, GPUs per cell and replicas in the notebook's toolbar.",
   autoStart: true,
   requires: [IClusterModel, IToolbarWidgetRegistry],
   optional: [ITranslator],
@@ -29,11 +32,16 @@ export const toolbarPlugin: JupyterFrontEndPlugin<void> = {
     const trans = (translator ?? nullTranslator).load('notebookos_ext');
     registry.addFactory<NotebookPanel>(
       'Notebook',
-      NAME,
+      INDICATOR,
       panel =>
         new Indicator(panel.sessionContext, model, trans, () => {
           void app.commands.execute(CommandIDs.show);
         })
+    );
+    registry.addFactory<NotebookPanel>(
+      'Notebook',
+      CHOOSER,
+      panel => new Chooser(panel, model, trans)
     );
   }
 };

@@ -3,13 +3,8 @@ import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import type { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import {
-  METADATA_KEY,
-  NotebookSettings,
-  readSettings,
-  settingsOf,
-  statedSettings
-} from '../notebookSettings';
+import type { NotebookSettings } from '../notebookSettings';
+import { changeSettings, panelSettings } from '../panelSettings';
 import type { IClusterModel } from '../tokens';
 import type { Kernel } from '../wire';
 
@@ -43,24 +38,12 @@ export class CurrentNotebook implements IDisposable {
 
   /** What its metadata says; where that is silent, what its kernel does. */
   get settings(): NotebookSettings {
-    const { kernel } = this;
-    return readSettings(
-      this._panel?.model?.getMetadata(METADATA_KEY),
-      kernel && settingsOf(kernel)
-    );
+    return panelSettings(this._panel, this.kernel);
   }
 
   /** Write a change into the metadata; who watches the metadata tells the server. */
   change(change: Partial<NotebookSettings>): void {
-    const model = this._panel?.model;
-    if (model && !model.readOnly) {
-      const metadata = model.getMetadata(METADATA_KEY) as object | undefined;
-      model.setMetadata(METADATA_KEY, {
-        ...metadata,
-        ...statedSettings(metadata, this.settings),
-        ...change
-      });
-    }
+    changeSettings(this._panel, change);
   }
 
   dispose(): void {
