@@ -47,18 +47,24 @@ function notifier(trans: TranslationBundle): ISettingsListener {
   return {
     applied: (notebook, result) => {
       const settings = settingsOf(result.kernel);
-      for (const name of SETTING_NAMES) {
+      const changes = SETTING_NAMES.flatMap(name => {
         const when = result.effective[name];
-        if (when) {
-          const message = trans.__(
-            '%1, %2: %3, %4.',
-            notebook,
-            settingLabel(name, trans),
-            settingValue(name, settings[name], trans),
-            effectiveWords(when, trans)
-          );
-          Notification.info(message, { autoClose: SHOWN_MS });
-        }
+        return when
+          ? [
+              trans.__(
+                '%1: %2, %3',
+                settingLabel(name, trans),
+                settingValue(name, settings[name], trans),
+                effectiveWords(when, trans)
+              )
+            ]
+          : [];
+      });
+      if (changes.length) {
+        Notification.info(
+          trans.__('Settings of %1. %2.', notebook, changes.join('; ')),
+          { autoClose: SHOWN_MS }
+        );
       }
     },
     refused: (notebook, error) => {

@@ -4,56 +4,26 @@
  * UPDATE_SCREENSHOT writes the pictures of `docs/user-guide.md` anew.
  */
 import AxeBuilder from '@axe-core/playwright';
-import { expect, IJupyterLabPageFixture, test } from '@jupyterlab/galata';
-import type { Locator } from '@playwright/test';
+import { expect, test } from '@jupyterlab/galata';
 import * as fs from 'fs';
-import * as path from 'path';
 
 import { openPanel } from './cluster';
+import {
+  endSessions,
+  openNotebook,
+  picture,
+  sample,
+  serve,
+  text,
+  View
+} from './fixed';
 
-const ROOT = path.join(__dirname, '../..');
-const SAMPLES = path.join(ROOT, 'tests/testdata/wire');
-const API = '**/notebookos/api/cluster*';
-const USAGE = '**/notebookos/api/usage*';
 const NOTEBOOK = 'surfaces.ipynb';
-
-type View = {
-  kernels: { id: string; notebook_path: string }[];
-};
-
-const text = (name: string) =>
-  fs.readFileSync(path.join(SAMPLES, `${name}.json`), 'utf-8');
-const sample = () => JSON.parse(text('cluster')) as View;
-
-/** Answers for the server with what `view` is at that time. */
-async function serve(page: IJupyterLabPageFixture, view: () => View) {
-  await page.route(API, route =>
-    route.fulfill({
-      contentType: 'application/json',
-      body: JSON.stringify(view())
-    })
-  );
-  await page.route(USAGE, route =>
-    route.fulfill({ contentType: 'application/json', body: text('usage') })
-  );
-}
-
-/** A picture for the user's guide, if pictures are wanted. */
-async function picture(what: Locator, name: string) {
-  if (process.env.UPDATE_SCREENSHOT) {
-    await what.screenshot({ path: path.join(ROOT, 'docs', `${name}.png`) });
-  }
-}
 
 // The real sessions: the stand-ins of the test helper know only what it started.
 test.use({ kernels: null, sessions: null });
 
-test.afterEach(async ({ page }) => {
-  const sessions = await page.request.get('/api/sessions');
-  for (const { id } of (await sessions.json()) as { id: string }[]) {
-    await page.request.delete(`/api/sessions/${id}`);
-  }
-});
+test.afterEach(({ page }) => endSessions(page));
 
 test('status bar and notifications tell, each once', async ({ page }) => {
   await serve(page, sample);
@@ -82,41 +52,14 @@ test('lines stand under GPU cells, and those that wait can be cancelled', async 
   page,
   tmpPath
 }) => {
-  const cell = (id: string, source: string) => ({
-    cell_type: 'code',
-    execution_count: null,
-    id,
-    metadata: {},
-    outputs: [],
-    source
-  });
-  const notebook = {
-    cells: [
-      cell('cell-3', 'for epoch in range(20):\n    train(epoch)'),
-      cell('cell-1', 'import torch')
-    ],
-    metadata: {
-      kernelspec: { name: 'python3', display_name: 'Python 3', language: '' }
-    },
-    nbformat: 4,
-    nbformat_minor: 5
-  };
   let view = sample();
   await serve(page, () => view);
-  const file = `${tmpPath}/${NOTEBOOK}`;
-  await page.contents.uploadContent(JSON.stringify(notebook), 'text', file);
-  await page.filebrowser.refresh();
-  await page.notebook.openByPath(file);
-  await page.notebook.activate(NOTEBOOK);
+  const code = {
+    'cell-3': 'for epoch in range(20):\n    train(epoch)',
+    'cell-1': 'import torch'
+  };
   // The sample's first kernel is the notebook's.
-  await expect
-    .poll(async () => {
-      const answer = await page.request.get('/api/sessions');
-      const sessions = (await answer.json()) as { kernel: { id: string } }[];
-      view.kernels[0].id = sessions[0]?.kernel.id ?? '';
-      return view.kernels[0].id;
-    })
-    .not.toBe('');
+  await openNotebook(page, tmpPath, NOTEBOOK, code, view);
   const lines = page.locator('.jp-NotebookOS-cellLine');
   await expect(lines).toHaveText([
     /^waited 413 ms · host-2 · GPU 0 \(simulated\) · running/
