@@ -142,7 +142,7 @@ async def _elect(
         return AttemptNotBegun(reason=f"replica {request.replica} is still loading its variables")
     if session.launch.epoch != kernel.history.ledger.epoch:
         return AttemptNotBegun(reason=f"replica {request.replica} is of an earlier epoch")
-    await _close_leftover(kernel, request.attempt)
+    await close_leftover(kernel, request.attempt)
     if request.devices:
         # A replica whose CUDA has other devices refuses; better to know before LEAD.
         if (refusal := await _prepare(kernel, session, request.devices)) is not None:
@@ -172,9 +172,9 @@ async def _lead(
         proposed = True
         try:
             verdict = await kernel.propose(entry, kernel.proposal_id(), LEAD_TIMEOUT_S)
-            if not verdict.counts and _older_is_open(kernel, request.attempt):
+            if not verdict.counts and older_is_open(kernel, request.attempt):
                 # It was committed elsewhere, and this host learned of it only now.
-                await _close_leftover(kernel, request.attempt)
+                await close_leftover(kernel, request.attempt)
                 verdict = await kernel.propose(entry, kernel.proposal_id(), LEAD_TIMEOUT_S)
         except NoMajority:
             proposed = False
@@ -238,18 +238,19 @@ async def _bring_up_to_date(
     return refusal
 
 
-async def _close_leftover(kernel: HostedKernel, attempt: int) -> None:
+async def close_leftover(kernel: HostedKernel, attempt: int) -> None:
     """An older attempt that is still open belongs to nobody: the scheduler has gone on."""
-    if not _older_is_open(kernel, attempt):
+    if not older_is_open(kernel, attempt):
         return
     await kernel.barrier()
     lead = kernel.history.ledger.lead
-    if lead is not None and _older_is_open(kernel, attempt):
+    if lead is not None and older_is_open(kernel, attempt):
         lost = _lost(kernel, lead.cell, lead.attempt, lead.replica)
         await kernel.propose(lost, kernel.proposal_id(), LEAD_TIMEOUT_S)
 
 
-def _older_is_open(kernel: HostedKernel, attempt: int) -> bool:
+def older_is_open(kernel: HostedKernel, attempt: int) -> bool:
+    """Whether an attempt before this one has not been closed, as far as this host knows."""
     lead = kernel.history.ledger.lead
     return lead is not None and lead.attempt < attempt
 

@@ -64,6 +64,8 @@ class DeviceBindings:
         self._changing = asyncio.Lock()
         self._holders: dict[DeviceId, Holder] = {}
         self._files: dict[DeviceId, int] = {}
+        self._last: dict[ReplicaId, tuple[DeviceId, ...]] = {}
+        """What the living processes of replicas were bound to last."""
 
     def spec(self, device: DeviceId) -> DeviceSpec | None:
         """The device, if this host has it."""
@@ -94,7 +96,28 @@ class DeviceBindings:
                         self._unlock(device)
             if bound:
                 self._holders.update(dict.fromkeys(devices, holder))
+                self._last[holder.replica] = devices
             return refusal
+
+    async def free_for(self, replica: ReplicaId) -> tuple[DeviceId, ...]:
+        """The devices that the replica could bind just now, those first that it was bound to last.
+
+        Nothing stays locked: somebody else may be faster.
+        """
+        before = self._last.get(replica, ())
+        listed = [spec.device for spec in self._inventory.devices]
+        free = []
+        async with self._changing:
+            for device in sorted(listed, key=lambda device: device not in before):
+                if device in self._holders:
+                    continue
+                try:
+                    refusal = self._lock([device]) or await self._refuse_foreign([device])
+                finally:
+                    self._unlock(device)
+                if refusal is None:
+                    free.append(device)
+        return tuple(free)
 
     def release(self, devices: tuple[DeviceId, ...], replica: ReplicaId, attempt: int) -> None:
         """Give back what is still bound for this very attempt; a later one keeps its devices."""
@@ -108,6 +131,10 @@ class DeviceBindings:
         for device, holder in list(self._holders.items()):
             if holder.pid == pid:
                 self._let_go(device)
+
+    def forget(self, replica: ReplicaId) -> None:
+        """Its process is gone; the next one has no devices that it knows."""
+        self._last.pop(replica, None)
 
     async def residual_bytes(self, devices: tuple[DeviceId, ...], pids: set[int]) -> int | None:
         """What these processes still hold on real devices; None where nothing can be measured."""

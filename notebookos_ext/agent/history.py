@@ -15,6 +15,7 @@ import msgspec
 
 from notebookos_ext.cluster.consensus.messages import Entry
 from notebookos_ext.cluster.entries import (
+    BallotEntry,
     ClosedEntry,
     Delta,
     EpochEntry,
@@ -132,6 +133,8 @@ class History:
         self._pieces: list[bytes] = []
         """Of the state with which the log begins, while not all of it is here."""
         self._epoch_changed = asyncio.Event()
+        self.ballots: list[BallotEntry] = []
+        """Those of the election that is open, in log order."""
 
     @property
     def last_delta_index(self) -> int:
@@ -221,6 +224,7 @@ class History:
         )
         self._outcomes = OrderedDict(snapshot.outcomes)
         self._pieces = []
+        self.ballots.clear()
         self._epoch_changed.set()
         self._on_change()
         return True
@@ -240,6 +244,10 @@ class History:
                 "entry %d of kernel %s does not count: %s", raw.index, self.kernel, _words(entry)
             )
             return
+        if isinstance(entry, BallotEntry):
+            self._take_ballot(entry)
+        elif not isinstance(entry, StateEntry):
+            self.ballots.clear()
         if isinstance(entry, EpochEntry):
             self.generation = Generation(folded_index=raw.index)
             self._epoch_changed.set()
@@ -254,6 +262,11 @@ class History:
                 CommittedDelta(raw=raw, attempt=self.ledger.last_attempt, executor=entry.replica)
             )
             self._newest = (raw.index, entry.delta)
+
+    def _take_ballot(self, entry: BallotEntry) -> None:
+        if self.ballots and self.ballots[0].attempt != entry.attempt:
+            self.ballots.clear()
+        self.ballots.append(entry)
 
     def _take_piece(self, raw: Entry, piece: RestoredEntry) -> None:
         """The last one begins a generation, as if all of it had been folded here."""

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from notebookos_ext.agent import attempts
+from notebookos_ext.agent import attempts, ballots
 from notebookos_ext.agent.binding import DeviceBindings
 from notebookos_ext.agent.chunks import Chunks
 from notebookos_ext.agent.compaction import CompactionLimits
@@ -54,6 +54,7 @@ from notebookos_ext.cluster.messages.control import (
     AttemptBegun,
     AttemptNotBegun,
     BeginAttempt,
+    CastBallot,
     ChangeMembers,
     CloseMember,
     DevicesReleased,
@@ -177,6 +178,7 @@ class HostAgent:
             StopPrewarmed: self._stop_prewarmed,
             StopReplica: self._stop_replica,
             InterruptReplica: self._interrupt,
+            CastBallot: self._cast,
             BeginAttempt: self._begin,
             LoseAttempt: self._lose,
             ReleaseDevices: self._release,
@@ -427,6 +429,10 @@ class HostAgent:
         if kernel is None:
             raise NotFound(f"replica {request.replica} does not run on {self.config.host}")
         kernel.living(request.replica).process.interrupt(request.cell)
+        return Done()
+
+    async def _cast(self, request: CastBallot) -> Done:
+        await ballots.cast(self._kernel(request.kernel), request)
         return Done()
 
     async def _begin(self, request: BeginAttempt) -> AttemptBegun | AttemptNotBegun:

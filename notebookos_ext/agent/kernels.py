@@ -28,6 +28,7 @@ from notebookos_ext.cluster.entries import EpochEntry, LogEntry, encode_entry
 from notebookos_ext.cluster.messages.control import (
     AgentNotice,
     AgentWarning,
+    BallotCommitted,
     LaunchReplica,
     ReplicaExited,
     ReplicaProgress,
@@ -104,6 +105,8 @@ class HostedKernel:
         self._closed = False
         self._told_lead: tuple[ReplicaSession, ReplicaId] | None = None
         """The last process here that knows of a leader, and that leader."""
+        self._told_ballots = (0, 0)
+        """Of which attempt how many ballots were told."""
 
     # ---- the log ---------------------------------------------------------------------------------
 
@@ -180,6 +183,7 @@ class HostedKernel:
             )
 
     def _changed(self) -> None:
+        self._tell_ballots()
         session = self.session
         if session is None or not session.is_alive:
             return
@@ -191,6 +195,28 @@ class HostedKernel:
             mine = lead.replica == session.launch.replica
             if mine or session.feed.stand_down(lead, self.history.folded_index):
                 self._told_lead = (session, lead.replica)
+
+    def _tell_ballots(self) -> None:
+        """Each once, in log order; every host tells all of them, so that none waits for another."""
+        ballots = self.history.ballots
+        attempt, told = self._told_ballots
+        if not ballots:
+            return
+        if ballots[0].attempt != attempt:
+            attempt, told = ballots[0].attempt, 0
+        for ballot in ballots[told:]:
+            self.tools.notify(
+                BallotCommitted(
+                    kernel=self.kernel,
+                    cell=ballot.cell,
+                    attempt=ballot.attempt,
+                    replica=ballot.replica,
+                    lead=ballot.lead,
+                    devices=ballot.devices,
+                    reason=ballot.reason,
+                )
+            )
+        self._told_ballots = (attempt, len(ballots))
 
     # ---- the replica -----------------------------------------------------------------------------
 
@@ -342,6 +368,7 @@ class HostedKernel:
     def _ended(self, session: ReplicaSession, words: str) -> None:
         process = session.process
         self.tools.bindings.release_all(process.pid)
+        self.tools.bindings.forget(session.launch.replica)
         log.info("replica %s (process %d) %s", session.launch.replica, process.pid, words)
         reason = session.end_reason or words
         if not (session.is_ready or process.stop_requested):

@@ -14,7 +14,7 @@ import hmac
 
 import msgspec
 
-from notebookos_ext.cluster.model import CellId, HeldName, KernelId, Outcome, ReplicaId
+from notebookos_ext.cluster.model import CellId, DeviceId, HeldName, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import CorruptRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
@@ -133,6 +133,20 @@ class LeadEntry(msgspec.Struct, frozen=True, tag="lead"):
     replica: ReplicaId
 
 
+class BallotEntry(msgspec.Struct, frozen=True, tag="ballot"):
+    """What `replica` says to an election: LEAD with the `devices` that its host would bind, or
+    YIELD for `reason`. Counts only while the attempt is neither led nor given up.
+    """
+
+    epoch: int
+    cell: CellId
+    attempt: int
+    replica: ReplicaId
+    lead: bool
+    devices: tuple[DeviceId, ...] = ()
+    reason: str = ""
+
+
 class ClosedEntry(msgspec.Struct, frozen=True, tag="closed"):
     """The attempt ended: DONE or FAILED with what the cell changed, or LOST with nothing."""
 
@@ -168,7 +182,7 @@ class RestoredEntry(msgspec.Struct, frozen=True, tag="restored"):
     data: bytes
 
 
-LogEntry = EpochEntry | LeadEntry | ClosedEntry | StateEntry | RestoredEntry
+LogEntry = EpochEntry | LeadEntry | BallotEntry | ClosedEntry | StateEntry | RestoredEntry
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(LogEntry)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from notebookos_ext.cluster.entries import (
+    BallotEntry,
     ClosedEntry,
     EpochEntry,
     LeadEntry,
@@ -87,6 +88,8 @@ class Ledger:
             return False
         if isinstance(entry, LeadEntry):
             return self._new_lead(entry)
+        if isinstance(entry, BallotEntry):
+            return self._may_lead(entry.attempt)
         if isinstance(entry, ClosedEntry):
             return self._closed(entry)
         return self._state(entry)
@@ -107,12 +110,15 @@ class Ledger:
         return True
 
     def _new_lead(self, entry: LeadEntry) -> bool:
-        if self.lead is not None or entry.attempt <= max(self.last_attempt, self._fenced_attempt):
+        if not self._may_lead(entry.attempt):
             return False
         self.last_attempt = entry.attempt
         self.lead = entry
         self.executor = entry.replica
         return True
+
+    def _may_lead(self, attempt: int) -> bool:
+        return self.lead is None and attempt > max(self.last_attempt, self._fenced_attempt)
 
     def _closed(self, entry: ClosedEntry) -> bool:
         lead = self.lead

@@ -7,6 +7,7 @@ polls; no task is made for an attempt that begins.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 
 from notebookos_ext.clock import Clock
@@ -50,6 +51,61 @@ class Attempts:
         self._chains = chains
         self._clock = clock
         self._outlet = outlet
+
+    def call_election(self, action: actions.CallElection) -> None:
+        """Ask the agent of each voter for its ballot; what is committed is told by notices."""
+        record = self._records[action.kernel]
+        for voter in action.voters:
+            process = record.processes.get(voter)
+            request = messages.CastBallot(
+                kernel=action.kernel,
+                cell=action.cell,
+                attempt=action.attempt,
+                replica=voter,
+                gpus=action.gpus,
+            )
+            try:
+                if process is None:
+                    raise Unavailable(f"replica {voter} is gone")
+                answer = self._fleet.agent(process.host).send(request)
+            except Unavailable as error:
+                self._no_ballot(request, error.message)
+            else:
+                answer.add_done_callback(functools.partial(self._asked_for_ballot, request))
+
+    def _asked_for_ballot(
+        self, request: messages.CastBallot, answer: asyncio.Future[messages.AgentAnswer]
+    ) -> None:
+        if answer.cancelled():
+            return
+        error = answer.exception()
+        found = None if error else answer.result()
+        if isinstance(found, messages.Done):
+            return
+        if isinstance(found, messages.Failure):
+            self._no_ballot(request, found.message)
+        else:
+            said = f"the host agent answered with {type(found).__name__}"
+            self._no_ballot(request, str(error) if error else said)
+
+    def _no_ballot(self, request: messages.CastBallot, reason: str) -> None:
+        """Nothing of it is in the log as far as anybody knows: nobody must wait for it.
+
+        Should it be committed after all it counts for nothing; who leads is for LEAD to say.
+        """
+        log.info("no ballot of %s to attempt %d: %s", request.replica, request.attempt, reason)
+        self._outlet.post(
+            events.BallotCast(
+                kernel=request.kernel,
+                cell=request.cell,
+                attempt=request.attempt,
+                replica=request.replica,
+                lead=False,
+                devices=(),
+                reason=reason,
+                at=self._clock.now(),
+            )
+        )
 
     def start(self, action: actions.StartAttempt) -> None:
         """Ask the agent to bind and to commit LEAD."""

@@ -43,6 +43,7 @@ class Performer:
         self._clock = clock
         self._outlet = outlet
         self._table: dict[type[Any], Callable[[Any], None]] = {
+            actions.CallElection: attempts.call_election,
             actions.StartAttempt: attempts.start,
             actions.CloseAttempt: attempts.close,
             actions.ReleaseGpus: attempts.release,
@@ -64,7 +65,6 @@ class Performer:
             actions.CellRejected: self._cell_rejected,
             actions.CellAborted: self._cell_aborted,
             # Asked for only with options that no live scheduler is given.
-            actions.CallElection: self._cannot,
             actions.GoOnUnprotected: self._cannot,
             actions.StoreKernel: self._cannot,
             actions.RestoreKernel: self._cannot,

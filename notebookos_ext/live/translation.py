@@ -73,6 +73,7 @@ class Translation:
             messages.ReplicaExited: self._replica_exited,
             messages.PrewarmedReady: prewarming.ready,
             messages.PrewarmedExited: prewarming.exited,
+            messages.BallotCommitted: self._ballot,
             messages.AttemptEnded: self._attempt_ended,
             messages.NamespaceReport: self._namespace,
             messages.ReplicaProgress: self._progress,
@@ -201,6 +202,21 @@ class Translation:
         if record.executor == replica:
             others = sorted(record.processes.items(), key=lambda item: item[1].lag)
             self._attempts.lead(record, others[0][0] if others else None)
+
+    def _ballot(self, _host: HostId, notice: messages.BallotCommitted) -> None:
+        # Each host tells it; the scheduler counts the first one.
+        self._outlet.post(
+            events.BallotCast(
+                kernel=notice.kernel,
+                cell=notice.cell,
+                attempt=notice.attempt,
+                replica=notice.replica,
+                lead=notice.lead,
+                devices=notice.devices,
+                reason=notice.reason,
+                at=self._clock.now(),
+            )
+        )
 
     def _attempt_ended(self, _host: HostId, notice: messages.AttemptEnded) -> None:
         record = self._records.get(notice.kernel)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from notebookos_ext.cluster.entries import (
     MAC_BYTES,
+    BallotEntry,
     Block,
     ChunkRef,
     ClosedEntry,
@@ -20,7 +21,7 @@ from notebookos_ext.cluster.entries import (
     decode_entry,
     encode_entry,
 )
-from notebookos_ext.cluster.model import CellId, HeldName, KernelId, Outcome, ReplicaId
+from notebookos_ext.cluster.model import CellId, DeviceId, HeldName, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import CorruptRecord
 
 KEY = b"k" * 32
@@ -40,6 +41,8 @@ DELTA = Delta(
 ENTRIES: list[LogEntry] = [
     EpochEntry(2),
     LeadEntry(1, CellId("c"), 7, ReplicaId("k:1")),
+    BallotEntry(1, CellId("c"), 7, ReplicaId("k:1"), lead=True, devices=(DeviceId("d"),)),
+    BallotEntry(1, CellId("c"), 7, ReplicaId("k:2"), lead=False, reason="no GPU is free"),
     ClosedEntry(1, CellId("c"), 7, ReplicaId("k:1"), Outcome.DONE, DELTA),
     ClosedEntry(1, CellId("c"), 8, ReplicaId("k:1"), Outcome.LOST, None),
     StateEntry(1, 7, ReplicaId("k:1"), Delta()),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notebookos_ext.cluster.entries import (
+    BallotEntry,
     ClosedEntry,
     Delta,
     EpochEntry,
@@ -51,6 +52,29 @@ def test_the_first_lead_of_an_attempt_is_the_one_that_counts() -> None:
     assert not ledger.accept(lead(1, R2))
     assert not ledger.accept(lead(2, R2))
     assert ledger.executor == R1
+
+
+def ballot(attempt: int, replica: ReplicaId = R1, *, epoch: int = 0) -> BallotEntry:
+    return BallotEntry(epoch, CellId("c"), attempt, replica, lead=True)
+
+
+def test_ballots_count_until_somebody_leads_and_change_nothing() -> None:
+    ledger = Ledger()
+    before = ledger.state
+    assert ledger.accept(ballot(1, R1))
+    assert ledger.accept(ballot(1, R2))
+    assert ledger.state == before
+    assert ledger.accept(lead(1, R2))
+    assert not ledger.accept(ballot(1, R1))
+    assert not ledger.accept(ballot(2, R1)), "an attempt is still open"
+    assert ledger.accept(closed(1, R2))
+    assert not ledger.accept(ballot(1, R1)), "its attempt is over"
+    assert ledger.accept(ballot(2, R1))
+    assert not ledger.accept(ballot(2, R1, epoch=1))
+
+
+def test_an_attempt_that_was_given_up_needs_no_ballots() -> None:
+    assert accepted(closed(3, outcome=Outcome.LOST), ballot(3), ballot(4)) == [True, False, True]
 
 
 def test_one_entry_closes_an_attempt() -> None:

@@ -159,6 +159,19 @@ class InterruptReplica(msgspec.Struct, frozen=True, tag=True):
     cell: CellId | None = None
 
 
+class CastBallot(msgspec.Struct, frozen=True, tag=True):
+    """Commit the replica's ballot: LEAD if this host could bind so many GPUs for it, else YIELD.
+
+    Binds nothing. Answered by Done; BallotCommitted follows from every host of the kernel.
+    """
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    replica: ReplicaId
+    gpus: int
+
+
 class BeginAttempt(msgspec.Struct, frozen=True, tag=True):
     """Bind `devices`, bring the replica up to date, commit LEAD, make the devices visible.
 
@@ -266,6 +279,7 @@ AgentRequest = (
     | StopPrewarmed
     | StopReplica
     | InterruptReplica
+    | CastBallot
     | BeginAttempt
     | LoseAttempt
     | ReleaseDevices
@@ -461,6 +475,18 @@ class PrewarmedExited(msgspec.Struct, frozen=True, tag=True):
     reason: str
 
 
+class BallotCommitted(msgspec.Struct, frozen=True, tag=True):
+    """A ballot is in the kernel's log and counts; each host tells them in the order of the log."""
+
+    kernel: KernelId
+    cell: CellId
+    attempt: int
+    replica: ReplicaId
+    lead: bool
+    devices: tuple[DeviceId, ...]
+    reason: str
+
+
 class AttemptEnded(msgspec.Struct, frozen=True, tag=True):
     """DONE, FAILED or LOST was committed; said by the executor's agent, or by who lost it."""
 
@@ -503,6 +529,7 @@ AgentNotice = (
     | ReplicaExited
     | PrewarmedReady
     | PrewarmedExited
+    | BallotCommitted
     | AttemptEnded
     | NamespaceReport
     | ReplicaProgress
