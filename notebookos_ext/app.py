@@ -176,7 +176,7 @@ class NotebookOSApp(ExtensionApp):
     reply_budget_ms = WholeNumber(
         _DEFAULTS.reply_budget_ms,
         config=True,
-        help="How long a reply may wait for its commit, in milliseconds; then it goes, and says so.",
+        help="How long a reply may wait for its commit, in milliseconds; then it goes and says so.",
     )
     preload = Names(
         Unicode(), config=True, help="Modules to import before replicas are forked, such as numpy."

@@ -151,6 +151,19 @@ const waiting = record({
   estimate_ms: nullable(number)
 });
 
+const store = record({
+  kind: oneOf('folder', 's3'),
+  name: text,
+  works: flag,
+  error: text,
+  since: nullable(number),
+  failing_hosts: list(text),
+  waiting_chunks: number,
+  waiting_bytes: number,
+  put_bytes: number,
+  fetched_bytes: number
+});
+
 const warning = record({
   kernel_id: nullable(text),
   message: text,
@@ -164,6 +177,7 @@ const cluster = record({
   policy: text,
   durable: flag,
   simulated: flag,
+  store,
   hosts: list(host),
   kernels: list(kernel),
   waiting: list(waiting),
@@ -211,6 +225,7 @@ export type Cell = Decoded<typeof cell>;
 export type Migration = Decoded<typeof migration>;
 export type Kernel = Decoded<typeof kernel>;
 export type Waiting = Decoded<typeof waiting>;
+export type Store = Decoded<typeof store>;
 export type Warning = Decoded<typeof warning>;
 export type Cluster = Decoded<typeof cluster>;
 export type Effective = Decoded<typeof effective>;

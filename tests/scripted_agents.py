@@ -36,6 +36,7 @@ from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import LaunchPlan
 from notebookos_ext.notebook_settings import NotebookSettings
+from notebookos_ext.storage.addresses import FolderAddress
 from notebookos_ext.storage.kept_kernels import KeptKernels
 
 TOKEN = b"t" * 32
@@ -247,6 +248,7 @@ class ScriptedCluster:
             lease_s=lease_s,
             poll_s=60.0,
             options={},
+            store=FolderAddress("/nowhere"),
             keeper=Keeper(KeptKernels(folder / "kernels"), NoLogs(), keep_days=0),
             on_change=lambda kernel, kind: self.changes.append((kernel, kind)),
         )

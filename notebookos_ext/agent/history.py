@@ -108,6 +108,20 @@ class Frozen(msgspec.Struct, frozen=True):
             for ref in folded.delta.all_chunk_refs()
         }
 
+    def names_that_need(self, digest: str) -> tuple[str, ...]:
+        """The variables that cannot be loaded without this chunk."""
+        return tuple(
+            sorted(
+                {
+                    name
+                    for folded in (*self.folded, *self._decoded())
+                    for component in folded.delta.components
+                    if any(ref.digest == digest for ref in component.chunk_refs())
+                    for name in component.names
+                }
+            )
+        )
+
     def _decoded(self) -> Iterator[FoldedDelta]:
         for committed in self.deltas:
             raw = committed.raw

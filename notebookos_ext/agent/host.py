@@ -72,6 +72,7 @@ from notebookos_ext.cluster.messages.control import (
     ReadChunks,
     ReadInventory,
     ReadMembers,
+    ReadStore,
     ReleaseDevices,
     RenewLease,
     RestoreState,
@@ -80,6 +81,7 @@ from notebookos_ext.cluster.messages.control import (
     StopAgent,
     StopPrewarmed,
     StopReplica,
+    StoreReport,
     SweepStore,
 )
 from notebookos_ext.cluster.messages.startup import AgentConfig
@@ -134,7 +136,14 @@ class HostAgent:
             on_peer_change=self._peer_changed,
             rng=random.Random(rng.getrandbits(64)),
         )
-        self._chunks = Chunks(store, self._store_threads)
+        self._chunks = Chunks(
+            store,
+            self._store_threads,
+            clock=clock,
+            rng=random.Random(rng.getrandbits(64)),
+            on_change=self._control.notify,
+            on_back=self._store_back,
+        )
         self._members = self._engine(clock, rng)
         self._logs = LogRequests(self._members, self._kernels, self._chunks)
         self._stored = StoredStates(self._kernels, self._chunks)
@@ -188,6 +197,7 @@ class HostAgent:
             SweepStore: self._logs.sweep_store,
             KeepState: self._stored.keep,
             RestoreState: self._stored.restore,
+            ReadStore: self._read_store,
             ReadInventory: self._read_inventory,
             StopAgent: self._stop,
         }
@@ -230,6 +240,7 @@ class HostAgent:
             on_listening()
             log.info("host %s listens, incarnation %s", self.config.host, self.incarnation)
             self._warm_up()
+            self._chunks.check_soon()
             await self._until_the_end()
         finally:
             await self._tear_down()
@@ -255,6 +266,7 @@ class HostAgent:
     async def _tear_down(self) -> None:
         closing = [self._close_kernel(k, delete=self._delete_logs) for k in list(self._kernels)]
         await asyncio.gather(*(_logged(work) for work in closing))
+        self._chunks.close()
         await _logged(self._members.shut_down())
         await _logged(self._transport.close())
         self._prewarmed.clear()
@@ -333,6 +345,14 @@ class HostAgent:
 
     async def _read_inventory(self, _request: ReadInventory) -> Inventory:
         return Inventory(devices=await asyncio.to_thread(self._inventory.use))
+
+    async def _read_store(self, _request: ReadStore) -> StoreReport:
+        return self._chunks.report()
+
+    def _store_back(self) -> bool:
+        """Tell every replica; whether any has something for the store."""
+        sessions = [kernel.session for kernel in self._kernels.values() if kernel.session]
+        return sum(session.store_back() for session in sessions) > 0
 
     async def _stop(self, request: StopAgent) -> Done:
         self._delete_logs |= request.delete_logs

@@ -43,9 +43,17 @@ from notebookos_ext.cluster.messages.replica import (
     FetchChunk,
     FromReplica,
     ReplicaServing,
+    StoreBack,
     StoreChunk,
 )
-from notebookos_ext.errors import InvalidRequest, NotebookOSError, Refused, StorageError
+from notebookos_ext.errors import (
+    CorruptRecord,
+    InvalidRequest,
+    NotebookOSError,
+    NotFound,
+    Refused,
+    StorageError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +98,8 @@ class ReplicaSession:
         self._on_progress = on_progress
         self._numbers = itertools.count(1)
         self._unwritten_bytes = 0
+        self._unkept = False
+        """Whether the store did not take something that the replica still has."""
         self._commits: asyncio.Queue[FromReplica] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
         self._process: ReplicaProcess | None = None
@@ -159,6 +169,13 @@ class ReplicaSession:
         if self._process is not None:
             self._process.link.close()
 
+    def store_back(self) -> bool:
+        """Tell the replica that the store works again; whether it will send something now."""
+        if not self.is_alive:
+            return False
+        self.process.link.send(StoreBack())
+        return self._unkept
+
     # ---- chunks ----------------------------------------------------------------------------------
 
     def _store(self, chunk: StoreChunk) -> None:
@@ -178,9 +195,17 @@ class ReplicaSession:
         try:
             data = await self._chunks.fetch(digest)
         except NotebookOSError as error:
+            if isinstance(error, NotFound | CorruptRecord):
+                await self._tell_lost(digest, error)
             self._fail(sequence, error)
         else:
             self.process.link.answer(sequence, Chunk(digest=digest, data=data))
+
+    async def _tell_lost(self, digest: str, error: NotebookOSError) -> None:
+        """The log names a chunk that the store was given and does not have."""
+        names = await asyncio.to_thread(self._history.freeze().names_that_need, digest)
+        what = ", ".join(names) or "a function or class"
+        self._notify(AgentWarning(kernel=self.launch.kernel, message=f"{what}: {error.message}"))
 
     # ---- commits ---------------------------------------------------------------------------------
 
@@ -208,7 +233,7 @@ class ReplicaSession:
         wanted = self._lead_is_open(body) if isinstance(body, CommitAttempt) else self._leads(body)
         if not wanted():
             raise Refused(self._fence_words(body))
-        delta, failure = await self._storable(body.delta)
+        delta, failure, names = await self._storable(body.delta)
         try:
             verdict = await self._propose(self._entry(body, delta), wanted)
         except InvalidRequest as error:
@@ -216,14 +241,16 @@ class ReplicaSession:
                 raise
             # So many names that no log takes them. The attempt must be closed all the same.
             verdict = await self._propose(self._entry(body, Delta()), wanted)
-            delta, failure = _nothing_kept(delta), error
+            delta, failure, names = _nothing_kept(delta), error, ()
             self._notify(AgentWarning(kernel=self.launch.kernel, message=error.message))
         if not verdict.counts:
             raise Refused(self._fence_words(body))
         if failure is None:
+            self._unkept = False
             self.process.link.answer(message.sequence, Committed(verdict.index))
         else:
-            self._fail(message.sequence, failure)
+            self._unkept |= isinstance(failure, StorageError)
+            self._fail(message.sequence, failure, names)
         self._report(delta)
         if isinstance(body, CommitAttempt):
             self._notify(
@@ -284,29 +311,36 @@ class ReplicaSession:
             return "another replica took over while this cell ran, so its changes do not count"
         return "another cell or replica has gone on since"
 
-    async def _storable(self, delta: Delta) -> tuple[Delta, NotebookOSError | None]:
-        """The delta without components whose chunks could not be kept, short enough for the log."""
+    async def _storable(
+        self, delta: Delta
+    ) -> tuple[Delta, NotebookOSError | None, tuple[str, ...]]:
+        """The delta without components whose chunks could not be kept, short enough for the log.
+
+        And why, and the names that were left out, if they are all that was not kept.
+        """
         needed = [d for component in delta.components for d in component_chunks(component)]
         missing = await self._chunks.failures(needed) if needed else {}
         kept, left_out = without_missing(delta, missing)
         failure = None
-        if left_out:
-            error = next(iter(missing.values()))
-            failure = type(error)(f"{', '.join(left_out)}: {error.message}", hint=error.hint)
+        if kept is not delta:
+            failure = next(iter(missing.values()))
         try:
             kept = await fit(kept, self._chunks.store)
         except StorageError as error:
             # The attempt must be closed all the same; the replica sends its variables again.
-            kept, failure = _nothing_kept(kept), error
+            kept, failure, left_out = _nothing_kept(kept), error, ()
         if log_bytes(kept) > DELTA_LIMIT_BYTES:
             failure = StorageError(
                 f"the kernel's environment record has {len(kept.environment)} bytes, which the log "
                 "cannot hold; random states, history and settings stay on this replica"
             )
-            kept = msgspec.structs.replace(kept, environment=b"")
+            kept, left_out = msgspec.structs.replace(kept, environment=b""), ()
         if failure is not None:
-            self._notify(AgentWarning(kernel=self.launch.kernel, message=failure.message))
-        return kept, failure
+            what = f"{', '.join(left_out)}: " if left_out else ""
+            self._notify(
+                AgentWarning(kernel=self.launch.kernel, message=f"{what}{failure.message}")
+            )
+        return kept, failure, left_out
 
     def _report(self, delta: Delta) -> None:
         self._notify(
@@ -325,10 +359,10 @@ class ReplicaSession:
         self._notify(AgentWarning(kernel=self.launch.kernel, message=error.message))
         self.process.kill()
 
-    def _fail(self, sequence: int, error: NotebookOSError) -> None:
+    def _fail(self, sequence: int, error: NotebookOSError, names: tuple[str, ...] = ()) -> None:
         self.process.link.answer(
             sequence,
-            AgentFailure(error=type(error).__name__, message=error.message),
+            AgentFailure(error=type(error).__name__, message=error.message, names=names),
         )
 
     def _spawn(self, work: Awaitable[None]) -> None:

@@ -190,6 +190,27 @@ class WarningView(msgspec.Struct, frozen=True):
     at: float
 
 
+class StoreView(msgspec.Struct, frozen=True):
+    """The checkpoint store, as the hosts find it; counts are since their agents began."""
+
+    kind: Literal["folder", "s3"]
+    name: str
+    """The folder, or `s3://bucket/prefix`."""
+    works: bool
+    """False while it cannot be written or read from some host; large variables are late then."""
+    error: str
+    """Why it does not work; empty while it does."""
+    since: float | None
+    """When it stopped to work; None while it works."""
+    failing_hosts: tuple[str, ...]
+    """Hosts from which it does not work."""
+    waiting_chunks: int
+    """Chunks on their way to it."""
+    waiting_bytes: int
+    put_bytes: int
+    fetched_bytes: int
+
+
 class ClusterView(msgspec.Struct, frozen=True):
     """GET notebookos/api/cluster."""
 
@@ -201,6 +222,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     """False when the consensus engine may lose what it has acknowledged."""
     simulated: bool
     """True when the devices are simulated ones."""
+    store: StoreView
     hosts: tuple[HostView, ...]
     kernels: tuple[KernelView, ...]
     waiting: tuple[WaitingView, ...]

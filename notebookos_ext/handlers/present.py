@@ -16,12 +16,14 @@ from notebookos_ext.handlers.models import (
     MemberView,
     MigrationView,
     ReplicaView,
+    StoreView,
     WaitingView,
     WarningView,
 )
 from notebookos_ext.live.controller import Insight
 from notebookos_ext.live.kernel_records import CellRecord, KernelRecord
 from notebookos_ext.notebook_settings import GIB
+from notebookos_ext.storage.addresses import S3Address
 
 
 def cluster(insight: Insight, *, version: str) -> ClusterView:
@@ -37,6 +39,7 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
         policy=insight.policy,
         durable=insight.consensus_engine != "raftos",
         simulated=any(d.kind == "simulated" for host in hosts for d in host.devices),
+        store=_store(insight),
         hosts=hosts,
         kernels=tuple(
             _kernel(insight, record, insight.view.kernels[record.kernel])
@@ -61,6 +64,23 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
             WarningView(kernel_id=warned.kernel, message=warned.message, at=warned.at)
             for warned in insight.warnings
         ),
+    )
+
+
+def _store(insight: Insight) -> StoreView:
+    reports = insight.stores
+    failing = [host for host in sorted(reports) if not reports[host].works]
+    return StoreView(
+        kind="s3" if isinstance(insight.store, S3Address) else "folder",
+        name=insight.store.name,
+        works=not failing,
+        error=reports[failing[0]].error if failing else "",
+        since=min((reports[host].since for host in failing), default=None),
+        failing_hosts=tuple(failing),
+        waiting_chunks=sum(report.waiting_chunks for report in reports.values()),
+        waiting_bytes=sum(report.waiting_bytes for report in reports.values()),
+        put_bytes=sum(report.put_bytes for report in reports.values()),
+        fetched_bytes=sum(report.fetched_bytes for report in reports.values()),
     )
 
 

@@ -23,6 +23,7 @@ from notebookos_ext.cluster.messages.replica import (
     Prepare,
     ReplicaMessage,
     Stop,
+    StoreBack,
     ToReplica,
 )
 
@@ -47,8 +48,8 @@ class AgentRequests:
 
     `apply` puts a delta into the namespace and returns sentences about variables that could not be
     loaded (they are tombstones then, and the kernel goes on); it raises when nothing of the delta
-    could be taken in, such as while the store is away. `on_lead` is told each Lead, `on_stop` that
-    the process shall end.
+    could be taken in, such as while the store is away. `on_lead` is told each Lead, `on_store_back`
+    that the store works again, `on_stop` that the process shall end.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class AgentRequests:
         *,
         apply: Callable[[Delta], tuple[str, ...]],
         on_lead: Callable[[Lead], None],
+        on_store_back: Callable[[], None],
         on_stop: Callable[[], None],
         log: logging.Logger,
     ) -> None:
@@ -65,6 +67,7 @@ class AgentRequests:
         self._devices = devices
         self._apply = apply
         self._on_lead = on_lead
+        self._on_store_back = on_store_back
         self._on_stop = on_stop
         self._log = log
         self._lead: Lead | None = None
@@ -135,6 +138,9 @@ class AgentRequests:
                 self._interrupted = message.body.cell
             case Park():
                 self._link.answer(message.sequence, self._park())
+            case StoreBack():
+                self._catch_up()
+                self._on_store_back()
             case Stop():
                 self._on_stop()
             case _:

@@ -139,6 +139,7 @@ def connect(app: ReplicaApp, link: AgentLink) -> AgentRequests:
         Devices(os.environ, TorchParking(sys.modules)),
         apply=apply,
         on_lead=lambda lead: replicator.leads(lead.attempt),
+        on_store_back=kernel.commit_again,
         on_stop=lambda: ending.append(asyncio.ensure_future(kernel.stop())),
         log=app.log,
     )

@@ -311,6 +311,10 @@ class ReplicaKernel(IPythonKernel):
             with uninterrupted():
                 self._replicator.commit_state(self._publisher(parent), wait=wait)
 
+    def commit_again(self) -> None:
+        """The store works again: commit what it did not take, unless a cell will when it ends."""
+        self._sweep_after(0.0)
+
     def pre_handler_hook(self) -> None:
         """Let SIGINT interrupt the handler; that of a cell, from the user's first line on.
 

@@ -62,6 +62,7 @@ class Namespace(Protocol):
     def ship_late(self, late: Any) -> Delta: ...  # noqa: D102
     def forget(self, names: Iterable[str]) -> None: ...  # noqa: D102
     def forget_all(self) -> None: ...  # noqa: D102
+    def forget_chunks(self) -> None: ...  # noqa: D102
 
 
 class Requester(Protocol):
@@ -125,6 +126,8 @@ class Replicator:
         self._pending: dict[str, int] = {}
         """Names whose newest value is still being shipped, to the generation that ships it."""
         self._generation = 0
+        self._told: set[str] = set()
+        """Names of which the user was told that the store did not take them."""
         self._shipments: queue.SimpleQueue[_Shipment] = queue.SimpleQueue()
         self._shipper: threading.Thread | None = None
         self._shipments_open: deque[Future[None]] = deque()
@@ -260,7 +263,9 @@ class Replicator:
 
         def look() -> None:
             body = answer.result()
-            if not isinstance(body, Committed):
+            if isinstance(body, Committed):
+                self._told.clear()
+            else:
                 self._rejected(body, names, publish)
 
         if answer.done():
@@ -270,16 +275,27 @@ class Replicator:
 
     def _rejected(self, body: AgentMessage, names: tuple[str, ...], publish: Publish) -> None:
         failure = body if isinstance(body, AgentFailure) else None
-        if failure and failure.error in STORE_ERRORS:
+        if failure and failure.error in STORE_ERRORS and not failure.names:
             # Which chunks arrived is not known: all are sent again.
             self._namespace.forget_all()
+        elif failure and failure.names:
+            names = failure.names
+            self._namespace.forget_chunks()
+            self._namespace.forget(names)
         else:
             self._namespace.forget(names)
         why = failure.message if failure else f"the host agent answered {type(body).__name__}"
         self._log.error("a commit was rejected: %s (names: %s)", why, ", ".join(names))
+        if failure and failure.names:
+            # Until the store takes them they are tried again and again; once is enough to say so.
+            if self._told.issuperset(names):
+                return
+            self._told.update(names)
         what = "the changes to " + ", ".join(names) if names else "what changed"
         fenced = failure is not None and failure.error == Refused.__name__
         again = "" if fenced else " It is tried again after the next cell."
+        if failure and failure.names:
+            again = " It is tried again when the store works."
         publish(f"NotebookOS could not replicate {what}: {why}.{again}\n")
 
     # ---- late parts -----------------------------------------------------------------------------
@@ -347,8 +363,8 @@ class Replicator:
 def _not_kept(names: tuple[str, ...]) -> str:
     what = ", ".join(names) if names else "what this cell changed"
     return (
-        f"NotebookOS: {what} could not be kept on other hosts yet, since most of the kernel's hosts "
-        "do not answer; it is tried on, and lost only if this host is lost before.\n"
+        f"NotebookOS: {what} could not be kept on other hosts yet, since most of the kernel's "
+        "hosts do not answer; it is tried on, and lost only if this host is lost before.\n"
     )
 
 

@@ -255,6 +255,10 @@ class Synchronizer:
         self._roster.forget(set(names), PREFIX)
         self._history.forget()
 
+    def forget_chunks(self) -> None:
+        """The store may lack chunks: those of all that is sent from now on are put again."""
+        self._shelf.forget()
+
     def forget_all(self) -> None:
         """Nothing counts as sent: the next collect sends everything."""
         self.forget(self._roster.names())

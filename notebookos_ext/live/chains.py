@@ -57,10 +57,12 @@ class Chains:
 
     async def cancel(self) -> None:
         """End everything that is under way."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        while self._tasks:
+            for task in self._tasks:
+                task.cancel()
+            # Again if need be: Python 3.11's wait_for forgets that it was cancelled when what it
+            # waits for comes in the same moment.
+            await asyncio.wait(self._tasks, timeout=1.0)
 
     def _forget(self, key: Key, task: asyncio.Task[None]) -> None:
         if self._tails.get(key) is task:

@@ -31,6 +31,7 @@ from notebookos_ext.live.router_thread import RouterThread
 from notebookos_ext.live.scheduling import scheduler_options
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
+from notebookos_ext.storage.addresses import parse_address
 from notebookos_ext.storage.kept_kernels import KeptKernels
 from notebookos_ext.storage.opening import check_store, open_store
 
@@ -107,6 +108,7 @@ class ClusterRuntime:
             options={"sync": settings.sync, "reply_budget_ms": settings.reply_budget_ms},
             on_change=on_change,
             keeper=self.keeper,
+            store=parse_address(self._store),
             observers=self.observers.all,
             on_members=self.observers.note_members,
         )

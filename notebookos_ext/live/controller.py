@@ -46,6 +46,7 @@ from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.notebook_settings import NotebookSettings
+from notebookos_ext.storage.addresses import StoreAddress
 from notebookos_ext.storage.kept_kernels import KeptSession
 
 DEFECT = "NotebookOS hit a defect; the server's log has the details"
@@ -79,6 +80,8 @@ class Insight:
     records: dict[KernelId, KernelRecord]
     use: dict[HostId, dict[DeviceId, messages.DeviceUse]]
     members: dict[HostId, dict[KernelId, MemberStatus]]
+    store: StoreAddress
+    stores: dict[HostId, messages.StoreReport]
     warnings: tuple[Warned, ...]
 
 
@@ -101,12 +104,14 @@ class Controller:
         options: dict[str, str | int | float | bool],
         on_change: Callable[[KernelId | None, str], None],
         keeper: Keeper,
+        store: StoreAddress,
         observers: Sequence[Observer] = (),
         on_members: Callable[[Sequence[MemberStatus]], None] = lambda _: None,
     ) -> None:
         self._scheduler = scheduler
         self._observers = tuple(observers)
         self._keeper = keeper
+        self._store = store
         self._on_members = on_members
         self._policy = policy
         self._consensus_engine = consensus_engine
@@ -231,6 +236,8 @@ class Controller:
                     records=self._records,
                     use=self._fleet.use,
                     members=self._fleet.members,
+                    store=self._store,
+                    stores=self._fleet.stores,
                     warnings=tuple(self._warnings),
                 )
             )
@@ -360,6 +367,7 @@ class Controller:
                 await self._fleet.read_use()
             # Metrics are read by others, whether somebody looks at the sidebar or not.
             await self._fleet.read_members()
+            await self._fleet.read_stores()
             self._on_members(
                 [status for told in self._fleet.members.values() for status in told.values()]
             )

@@ -23,11 +23,13 @@ from notebookos_ext.cluster.messages.control import (
     MemberReports,
     ReadInventory,
     ReadMembers,
+    ReadStore,
     RenewLease,
     RunningReplica,
     SetPeers,
     StopAgent,
     StopReplica,
+    StoreReport,
 )
 from notebookos_ext.cluster.model import DeviceId, HostId, HostSpec, KernelId
 from notebookos_ext.errors import LaunchFailed, NotebookOSError, Unavailable
@@ -104,6 +106,8 @@ class Fleet:
         """The last readings of each host's devices."""
         self.members: dict[HostId, dict[KernelId, MemberStatus]] = {}
         """How each host's members of Raft groups were when they were last asked."""
+        self.stores: dict[HostId, StoreReport] = {}
+        """How each host finds the checkpoint store."""
 
     async def start(self) -> None:
         """Have the backend bring up its hosts."""
@@ -150,6 +154,7 @@ class Fleet:
         self._addresses.pop(host, None)
         self.use.pop(host, None)
         self.members.pop(host, None)
+        self.stores.pop(host, None)
         if agent.lease is not None:
             agent.lease.cancel()
         self._listening.discard(host)
@@ -171,6 +176,21 @@ class Fleet:
                 continue
             if host in self._agents:
                 self.members[host] = {status.kernel: status for status in answer.members}
+
+    async def read_stores(self) -> None:
+        """Ask every host how it finds the checkpoint store; one that does not answer keeps."""
+        for host, agent in list(self._agents.items()):
+            try:
+                answer = await agent.client.request(ReadStore(), StoreReport, ANSWER_S)
+            except NotebookOSError as error:
+                log.debug("no report of the store by %s: %s", host, error)
+                continue
+            self.note_store(host, answer)
+
+    def note_store(self, host: HostId, report: StoreReport) -> None:
+        """A host tells how it finds the checkpoint store."""
+        if host in self._agents:
+            self.stores[host] = report
 
     async def read_use(self) -> None:
         """Read the use of every device; a host that does not answer keeps its last reading."""
@@ -290,6 +310,7 @@ class Fleet:
         self._failures[host] = reason
         self.use.pop(host, None)
         self.members.pop(host, None)
+        self.stores.pop(host, None)
         agent.client.close()
         log.warning("%s is lost: %s", host, reason)
         # First the peers, so that a group whose leader it was elects another one at once.

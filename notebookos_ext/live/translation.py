@@ -78,6 +78,7 @@ class Translation:
             messages.NamespaceReport: self._namespace,
             messages.ReplicaProgress: self._progress,
             messages.AgentWarning: self._agent_warning,
+            messages.StoreReport: self._store_report,
         }
 
     # ---- the router -------------------------------------------------------------------------
@@ -271,6 +272,12 @@ class Translation:
 
     def _agent_warning(self, host: HostId, notice: messages.AgentWarning) -> None:
         self._outlet.warn(f"{host}: {notice.message}", notice.kernel)
+
+    def _store_report(self, host: HostId, notice: messages.StoreReport) -> None:
+        self._fleet.note_store(host, notice)
+        if not notice.works:
+            self._outlet.warn(f"{host}: {notice.error}")
+        self._outlet.changed(None, "store")
 
     # ---- hosts ------------------------------------------------------------------------------
 

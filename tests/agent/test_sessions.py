@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, cast
 
+import msgspec
 from host_agents import until
 
 from notebookos_ext.agent.chunks import Chunks
 from notebookos_ext.agent.history import History, Verdict
 from notebookos_ext.agent.processes import ReplicaProcess
 from notebookos_ext.agent.sessions import UNWRITTEN_BYTES, ReplicaSession
+from notebookos_ext.agent.store_health import Patience
+from notebookos_ext.clock import SystemClock
 from notebookos_ext.cluster.consensus.messages import PAYLOAD_BYTES_MAX, Entry
 from notebookos_ext.cluster.digests import chunk_digest
 from notebookos_ext.cluster.entries import (
@@ -37,9 +41,11 @@ from notebookos_ext.cluster.messages.replica import (
     AgentFailure,
     Chunk,
     CommitAttempt,
+    CommitState,
     Committed,
     FetchChunk,
     FromReplica,
+    StoreBack,
     StoreChunk,
 )
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome, ReplicaId
@@ -53,6 +59,11 @@ KEY = b"key"
 
 class Store:
     """A store whose disk can be full, and whose writes can be held up."""
+
+    name = "the test's"
+
+    def check(self) -> None:
+        pass
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {}
@@ -77,6 +88,9 @@ class Store:
     def delete(self, digest: str) -> None:
         del self.kept[digest]
 
+    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+        raise NotImplementedError
+
     def usage(self) -> StoreUsage:
         return StoreUsage(len(self.kept), 0)
 
@@ -86,10 +100,11 @@ class Link:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
+        self.sent: list[Any] = []
         self.reading = True
 
     def send(self, body: Any) -> None:
-        pass
+        self.sent.append(body)
 
     def answer(self, sequence: int, body: Any) -> None:
         self.answers.append((sequence, body))
@@ -129,7 +144,13 @@ class World:
             LAUNCH,
             self.history,
             mark="mine.",
-            chunks=Chunks(self.store, self.threads),
+            chunks=Chunks(
+                self.store,
+                self.threads,
+                clock=SystemClock(),
+                rng=random.Random(1),
+                patience=Patience(repeat_s=0.0),
+            ),
             commit=self.commit,
             notify=self.notices.append,
             on_progress=lambda: None,
@@ -206,12 +227,57 @@ def test_a_full_store_costs_only_what_needs_it() -> None:
         small = Component(("small",), b"s")
         world.say(chunk)
         answer = await world.answer(world.say(commit(large, small)))
-        assert answer == AgentFailure("StorageFull", "large: no space is left")
+        assert answer == AgentFailure("StorageFull", "no space is left", names=("large",))
         delta = world.closed().delta
         assert delta is not None
         assert (delta.components, delta.pending) == ((small,), ("large",))
         assert world.warnings() == ["large: no space is left"]
         assert isinstance(world.notices[-1], AttemptEnded)
+
+    run(story)
+
+
+def test_when_the_store_is_back_the_replica_is_asked_for_what_it_still_has() -> None:
+    async def story(world: World) -> None:
+        assert not world.session.store_back()
+        world.store.full = True
+        chunk, large = stored("large", b"x" * 1000)
+        world.say(chunk)
+        await world.answer(world.say(commit(large)))
+        world.store.full = False
+        assert world.session.store_back()
+        assert world.process.link.sent[-1] == StoreBack()
+        world.say(chunk)
+        answer = await world.answer(world.say(CommitState(1, Delta(components=(large,)))))
+        assert isinstance(answer, Committed)
+        assert not world.session.store_back()
+        world.process.is_alive = False
+        assert not world.session.store_back()
+
+    run(story)
+
+
+def test_a_definition_that_the_store_did_not_take_is_no_success() -> None:
+    async def story(world: World) -> None:
+        world.store.full = True
+        chunk, large = stored("large", b"x" * 1000)
+        world.say(chunk)
+        nameless = msgspec.structs.replace(large, names=(), definitions=("f",))
+        answer = await world.answer(world.say(commit(nameless, Component(("y",), b"s"))))
+        assert (answer.error, answer.names) == ("StorageFull", ())
+
+    run(story)
+
+
+def test_a_chunk_that_is_lost_is_reported_with_the_variables_that_need_it() -> None:
+    async def story(world: World) -> None:
+        chunk, large = stored("large", b"x" * 1000)
+        world.say(chunk)
+        await world.answer(world.say(commit(large)))
+        del world.store.kept[chunk.digest]
+        answer = await world.answer(world.say(FetchChunk(chunk.digest)))
+        assert answer.error == "NotFound"
+        assert world.warnings() == ["large: not there"]
 
     run(story)
 

@@ -21,6 +21,7 @@ from notebookos_ext.cluster.messages.replica import (
     Prepare,
     ReplicaMessage,
     Stop,
+    StoreBack,
     ToReplica,
 )
 from notebookos_ext.cluster.model import CellId, ReplicaId
@@ -74,11 +75,13 @@ class Case:
         self.error: Exception | None = None
         self.led: list[int] = []
         self.stopped = 0
+        self.backs = 0
         self.requests = AgentRequests(
             self.link,
             self.devices,
             apply=self._apply,
             on_lead=lambda lead: self.led.append(lead.attempt),
+            on_store_back=self._store_back,
             on_stop=self._stop,
             log=logging.getLogger("test"),
         )
@@ -88,6 +91,9 @@ class Case:
             raise self.error
         self.applied.append(delta)
         return self.problems
+
+    def _store_back(self) -> None:
+        self.backs += 1
 
     def _stop(self) -> None:
         self.stopped += 1
@@ -115,6 +121,14 @@ def apply(index: int, name: str = "x", *, own: bool = False) -> Apply:
 
 def lead(cell: str, attempt: int = 1) -> Lead:
     return Lead(CellId(cell), attempt)
+
+
+def test_when_the_store_is_back_it_catches_up_and_commits_what_was_not_kept(case: Case) -> None:
+    case.error = OSError("the store is away")
+    assert case.tell(apply(1)) == []
+    case.error = None
+    assert case.tell(StoreBack()) == [Applied(1)]
+    assert (case.applied, case.backs) == ([delta("x")], 1)
 
 
 PREPARE = Prepare((), "", simulated=True)

@@ -71,6 +71,9 @@ class Namespace:
     def forget(self, names: Iterable[str]) -> None:
         self.forgotten += names
 
+    def forget_chunks(self) -> None:
+        self.forgotten.append("chunks")
+
     def forget_all(self) -> None:
         self.forgotten.append("*")
 
@@ -233,6 +236,25 @@ def test_after_a_failure_of_the_store_everything_is_sent_again(case: Case) -> No
     case.cell(case.replicator(), 1, Found(delta("x")))
     assert case.namespace.forgotten == ["*"]
     assert "no space is left. It is tried again" in case.said[0]
+
+
+def test_what_alone_the_store_did_not_take_is_sent_again_and_told_once(case: Case) -> None:
+    replicator = case.replicator()
+    case.link.answer = AgentFailure("StorageError", "it is away", names=("x",))
+    case.cell(replicator, 1, Found(delta("x", "y")))
+    assert case.namespace.forgotten == ["chunks", "x"]
+    assert len(case.said) == 1
+    assert "the changes to x: it is away. It is tried again when the store works" in case.said[0]
+    case.cell(replicator, 2, Found(delta("x", "z")))
+    assert len(case.said) == 1
+    case.link.answer = AgentFailure("StorageError", "it is away", names=("x", "z"))
+    case.cell(replicator, 3, Found(delta("x", "z")))
+    assert "x, z: it is away" in case.said[1]
+    case.link.answer = Committed(7)
+    case.cell(replicator, 4, Found(delta("x", "z")))
+    case.link.answer = AgentFailure("StorageError", "it is away", names=("x",))
+    case.cell(replicator, 5, Found(delta("x")))
+    assert len(case.said) == 3
 
 
 def test_late_parts_are_pending_until_they_are_committed(case: Case) -> None:

@@ -71,7 +71,10 @@ def test_a_closed_loop_is_no_error() -> None:
     Telemetry(loop=loop, emit=lambda _data: None).changed(KERNEL, "cell")
 
 
-KINDS = ["host", "kernel", "replica", "cell", "waiting", "gpu", "namespace", "settings", "warning"]
+KINDS = [
+    *("host", "kernel", "replica", "cell", "waiting", "gpu", "namespace", "settings", "warning"),
+    "store",
+]
 
 
 async def heard_by_a_listener(kind: str) -> list[object]:

@@ -254,6 +254,10 @@ class RestoreState(msgspec.Struct, frozen=True, tag=True):
     state: StoredState
 
 
+class ReadStore(msgspec.Struct, frozen=True, tag=True):
+    """Ask how the checkpoint store is. Answered by StoreReport."""
+
+
 class ReadInventory(msgspec.Struct, frozen=True, tag=True):
     """Ask for the devices' present use. Answered by Inventory."""
 
@@ -287,6 +291,7 @@ AgentRequest = (
     | ReadMembers
     | ReadChunks
     | SweepStore
+    | ReadStore
     | KeepState
     | RestoreState
     | ReadInventory
@@ -401,6 +406,26 @@ class StateKept(msgspec.Struct, frozen=True, tag=True):
     size_bytes: int
 
 
+class StoreReport(msgspec.Struct, frozen=True, tag=True):
+    """How the checkpoint store is as this host finds it; also a notice when that changes.
+
+    Counts are those since the agent began.
+    """
+
+    works: bool
+    error: str
+    """Why it does not work; empty while it does."""
+    since: float
+    """When it stopped or began to work, in seconds since the Unix epoch."""
+    waiting_chunks: int = 0
+    """Chunks on their way to the store."""
+    waiting_bytes: int = 0
+    put_chunks: int = 0
+    put_bytes: int = 0
+    fetched_chunks: int = 0
+    fetched_bytes: int = 0
+
+
 class DeviceUse(msgspec.Struct, frozen=True):
     """One reading of a device; None where it cannot be measured."""
 
@@ -430,6 +455,7 @@ AgentAnswer = (
     | MemberReports
     | NamedChunks
     | StoreSwept
+    | StoreReport
     | StateKept
     | Inventory
 )
@@ -534,6 +560,7 @@ AgentNotice = (
     | NamespaceReport
     | ReplicaProgress
     | AgentWarning
+    | StoreReport
 )
 
 

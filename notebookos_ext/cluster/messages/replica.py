@@ -147,13 +147,23 @@ class AgentFailure(msgspec.Struct, frozen=True, tag=True):
     error: str
     message: str
     retry: bool = False
+    names: tuple[str, ...] = ()
+    """Of a commit: whose values alone were not kept; empty: what the commit said counts for
+    nothing.
+    """
+
+
+class StoreBack(msgspec.Struct, frozen=True, tag=True):
+    """The checkpoint store works again: apply and commit now what could not be."""
 
 
 class Stop(msgspec.Struct, frozen=True, tag=True):
     """End politely."""
 
 
-AgentMessage = Apply | Prepare | Lead | Interrupt | Park | Committed | Chunk | AgentFailure | Stop
+AgentMessage = (
+    Apply | Prepare | Lead | Interrupt | Park | Committed | Chunk | AgentFailure | StoreBack | Stop
+)
 
 
 class ToReplica(msgspec.Struct, frozen=True, array_like=True):
