@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from chaos.faults import FAULTS
-from chaos.run import run
+from chaos.run import drawn_for, run
 
 
 def main() -> int:
@@ -21,7 +21,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--duration-s", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, help="end after so many rounds instead")
     parser.add_argument("--only", action="append", default=[], choices=FAULTS)
     parser.add_argument("--rounds-shown", action="store_true")
     arguments = parser.parse_args()
@@ -31,14 +30,8 @@ def main() -> int:
             print(line, flush=True)
 
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        report = run(
-            Path(folder),
-            arguments.seed,
-            rounds=arguments.rounds,
-            duration_s=arguments.duration_s,
-            say=say,
-            only=tuple(arguments.only),
-        )
+        rounds = drawn_for(arguments.seed, arguments.duration_s, tuple(arguments.only))
+        report = run(Path(folder), arguments.seed, rounds, say)
     print("\n".join(report.lines()))
     return 1 if report.problems else 0
 

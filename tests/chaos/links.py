@@ -135,7 +135,8 @@ class Links:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
-        except OSError:
+        except (OSError, asyncio.CancelledError):
+            # asyncio reports a cancelled handler as if it were an error.
             return
         finally:
             for link, end in ((there, writer), (back, behind)):

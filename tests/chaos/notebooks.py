@@ -77,6 +77,7 @@ class Notebook:
         self.array = Array()
         self.array_losses: collections.Counter[str] = collections.Counter()
         self.replies: collections.Counter[str] = collections.Counter()
+        self._unread: collections.deque[Message] = collections.deque()
         self.tab = Tab(world.server, self.kernel)
 
     def set_up(self) -> None:
@@ -89,13 +90,27 @@ class Notebook:
         self.tab = Tab(self.world.server, self.kernel, session)
 
     def leave(self) -> None:
-        """The browser goes away in mid-cell and comes back with the same session."""
+        """The browser goes away in mid-cell and comes back with the same session.
+
+        It reads what the server had sent before it knew: what is on the wire when a connection
+        breaks is lost to a browser, which no server can mend.
+        """
+        heard: list[Message] = []
+        self.tab.socket.send_close()
+        while True:
+            opcode, data = self.tab.socket.recv_data(control_frame=True)
+            if opcode == websocket.ABNF.OPCODE_CLOSE:
+                break
+            if opcode == websocket.ABNF.OPCODE_BINARY:
+                heard.append(_unpacked(data)[1])
         self.reopen(self.tab.session)
+        self._unread += heard
 
     def close(self) -> None:
         """The browser's tab is closed; its server may be gone."""
         with contextlib.suppress(*GONE):
             self.tab.close()
+        self.tab.socket.shutdown()
 
     def run(
         self,
@@ -140,6 +155,8 @@ class Notebook:
 
     def _read(self, began: float, cell: Cell) -> Message:
         while time.monotonic() - began < PATIENCE_S:
+            if self._unread:
+                return self._unread.popleft()
             try:
                 return _unpacked(self.tab.socket.recv())[1]
             except websocket.WebSocketTimeoutException:

@@ -8,7 +8,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,7 +50,7 @@ class Round:
     leaves: int | None
 
 
-def plan(rng: random.Random, only: tuple[str, ...] = (), longest_hold_s: float = 8.0) -> Round:
+def plan(rng: random.Random, only: tuple[str, ...] = ()) -> Round:
     """Draw a round: the same from the same seed, whatever happens meanwhile."""
     names = [name for name in FAULTS if not only or name in only]
     weights = [FAULTS[name].weight for name in names]
@@ -60,7 +60,7 @@ def plan(rng: random.Random, only: tuple[str, ...] = (), longest_hold_s: float =
             fault=rng.choices(names, weights)[0],
             moment=rng.choice(MOMENTS),
             kernel=rng.randrange(KERNELS),
-            hold_s=min(rng.choice(HOLDS_S), longest_hold_s),
+            hold_s=rng.choice(HOLDS_S),
             seed=rng.getrandbits(32),
         )
         # What ends the server leaves nothing for another one to be injected into.
@@ -70,6 +70,14 @@ def plan(rng: random.Random, only: tuple[str, ...] = (), longest_hold_s: float =
     if any(FAULTS[each.fault].ends_server for each in faults):
         leaves = None
     return Round(tuple(faults), rng.random() < QUIET, leaves)
+
+
+def drawn_for(seed: int, duration_s: float, only: tuple[str, ...] = ()) -> Iterator[Round]:
+    """Rounds from a seed, until the time is over."""
+    rng = random.Random(seed)
+    until = time.monotonic() + duration_s
+    while time.monotonic() < until:
+        yield plan(rng, only)
 
 
 @dataclasses.dataclass
@@ -105,21 +113,11 @@ class Report:
 
 
 class Run:
-    """Rounds until `rounds` or `duration_s`, whichever is given."""
+    """One cluster from its start to its end, round by round."""
 
-    def __init__(
-        self,
-        world: World,
-        seed: int,
-        say: Say,
-        only: tuple[str, ...] = (),
-        longest_hold_s: float = 8.0,
-    ) -> None:
-        self._longest_hold_s = longest_hold_s
+    def __init__(self, world: World, seed: int, say: Say) -> None:
         self._world = world
-        self._rng = random.Random(seed)
         self._say = say
-        self._only = only
         self.report = Report(seed)
         self._notebooks: list[Notebook] = []
         self._healing: list[threading.Timer] = []
@@ -129,10 +127,10 @@ class Run:
         self._ended_s: float | None = None
         """When the round's fault was over: at once, or when it was healed."""
 
-    def go(self, *, rounds: int | None = None, duration_s: float = 0.0) -> Report:
+    def go(self, rounds: Iterable[Round]) -> Report:
         """All of it; what goes wrong is in the report."""
         try:
-            self._go(rounds, duration_s)
+            self._go(rounds)
         except Exception as error:  # noqa: BLE001 - whatever it is, the accounts are shown
             self.report.problems.append(f"{type(error).__name__}: {error}")
             self.report.problems.append(f"what everything did is in {self._world.dump()}")
@@ -145,7 +143,7 @@ class Run:
             self._world.close()
         return self.report
 
-    def _go(self, rounds: int | None, duration_s: float) -> None:
+    def _go(self, rounds: Iterable[Round]) -> None:
         self._world.start()
         for number in range(KERNELS):
             notebook = Notebook(self._world, random.Random(f"{self.report.seed} {number}"))
@@ -153,10 +151,9 @@ class Run:
             self._notebooks.append(notebook)
             notebook.set_up()
         self._world.until_whole()
-        until = time.monotonic() + duration_s
         with ThreadPoolExecutor(KERNELS) as threads:
-            while self.report.rounds < rounds if rounds is not None else time.monotonic() < until:
-                self._round(threads, plan(self._rng, self._only, self._longest_hold_s))
+            for drawn in rounds:
+                self._round(threads, drawn)
         self._world.until_whole()
         self._finish()
 
@@ -262,20 +259,9 @@ class Run:
         self.report.problems += self._world.end()
 
 
-def run(
-    folder: Path,
-    seed: int,
-    *,
-    rounds: int | None = None,
-    duration_s: float = 0.0,
-    say: Say = lambda _line: None,
-    only: tuple[str, ...] = (),
-    longest_hold_s: float = 8.0,
-) -> Report:
-    """A run in `folder`, which must be empty."""
-    return Run(World(folder), seed, say, only, longest_hold_s).go(
-        rounds=rounds, duration_s=duration_s
-    )
+def run(folder: Path, seed: int, rounds: Iterable[Round], say: Say = lambda _line: None) -> Report:
+    """A run in `folder`, which must be empty; `seed` draws the cells."""
+    return Run(World(folder), seed, say).go(rounds)
 
 
 __all__ = ["NoOutcome", "Report", "run"]

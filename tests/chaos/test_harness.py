@@ -10,12 +10,25 @@ import pytest
 from chaos.faults import FAULTS
 from chaos.links import BEHIND, Links
 from chaos.program import KINDS, Array, Cell, Model, Program, _Life
-from chaos.run import plan, run
+from chaos.run import Planned, Round, plan, run
 from live_rig import HANG_S
 
 MIX = [Cell(number, "mix", 0.0) for number in range(10)]
 SEED = 5
-ROUNDS = 5
+
+
+def planned(fault: str, moment: str = "begin", kernel: int = 0, hold_s: float = 0.5) -> Planned:
+    return Planned(fault, moment, kernel, hold_s, seed=kernel)
+
+
+SHORT = (
+    Round((planned("executor's host killed"), planned("store away", "before")), False, None),
+    Round((planned("link one-way", "before", hold_s=1.0),), quiet=False, leaves=1),
+    Round((planned("replica stopped"), planned("host cut off", kernel=1)), False, None),
+    Round((planned("disk full", "before"), planned("executor killed", "reply")), False, 2),
+    Round((planned("machine killed"),), quiet=True, leaves=None),
+)
+"""One round each: what is broken, when, and whose browser leaves."""
 
 
 def answers(*cells: Cell) -> list[str]:
@@ -140,7 +153,7 @@ def test_links_are_cut_held_and_healed(tmp_path: Path) -> None:
 
 @pytest.mark.apart
 def test_a_short_run_loses_nothing_without_a_word_and_leaves_nothing(tmp_path: Path) -> None:
-    report = run(tmp_path, SEED, rounds=ROUNDS, longest_hold_s=1.0)
+    report = run(tmp_path, SEED, SHORT)
     assert report.problems == [], "\n".join(report.lines())
-    assert report.rounds == ROUNDS
-    assert sum(report.outcomes.values()) == (ROUNDS + 1) * 3
+    assert sum(report.outcomes.values()) == (len(SHORT) + 1) * 3
+    assert set(report.faults) == {each.fault for one in SHORT for each in one.faults}

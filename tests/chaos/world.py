@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -154,7 +155,9 @@ class World:
 
     def dump(self) -> Path:
         """Have every process of ours write down what it does; the folder with all of it."""
-        pids = started_by(self.mark)
+        with contextlib.suppress(OSError, AssertionError):
+            (self.dumps / "cluster.json").write_text(json.dumps(self.view(), indent=1))
+        pids = [pid for pid in started_by(self.mark) if _takes_usr1(pid)]
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGUSR1)
@@ -163,11 +166,9 @@ class World:
             if all((self.dumps / f"{pid}.txt").exists() for pid in pids):
                 break
             time.sleep(0.1)
-        with contextlib.suppress(OSError, AssertionError):
-            (self.dumps / "cluster.json").write_text(repr(self.view()))
         kept = Path(tempfile.mkdtemp(prefix="chaos-dump-"))
         shutil.copytree(self.dumps, kept, dirs_exist_ok=True)
-        for log in [*self.folder.glob("log*"), *self.state.glob("hosts/*/agent.out")]:
+        for log in [*self.folder.glob("log*"), *self.state.glob("hosts/*/agent.*")]:
             name = str(log.relative_to(self.folder)).replace("/", "-")
             shutil.copy(log, kept / name)
         return kept
@@ -208,6 +209,15 @@ class World:
             path = line.rpartition(" ")[2]
             if path.startswith(str(self.sockets)) and not path.endswith(".peer"):
                 yield f"the socket {path} is left"
+
+
+def _takes_usr1(pid: int) -> bool:
+    """Whether it has a handler; another one would end."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{pid}/status").read_text()
+        caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+        return bool(int(caught.split()[1], 16) & 1 << (signal.SIGUSR1 - 1))
+    return False
 
 
 def _words(process: psutil.Process) -> str:
