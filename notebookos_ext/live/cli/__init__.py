@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from notebookos_ext.errors import NotebookOSError
-from notebookos_ext.live.cli import drain, install, migrate, raftos, status, usage
+from notebookos_ext.live.cli import doctor, drain, install, migrate, raftos, status, usage
 
 COMMANDS = {
     "status": (status, "show hosts, GPUs, kernels and waiting cells of the running servers"),
@@ -18,6 +18,7 @@ COMMANDS = {
     "migrate": (migrate, "move a replica of a kernel to another host"),
     "drain": (drain, "empty a host, and give it back if asked to"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
+    "doctor": (doctor, "look for what is wrong with this installation, and say what to do"),
     "install-raftos": (raftos, "install the engine raftos, which is not durable"),
 }
 
