@@ -154,7 +154,8 @@ class NotebookOSApp(ExtensionApp):
         config=True,
         help="What the scheduler may do beyond its policy, as options by name: autoscaler (hosts "
         "come and go), prewarm (replicas that have started before anybody needs them), quota, "
-        "quotas and weights (by user), subscription_limit, idle_s, rebalance, consolidate, hints. "
+        "quotas, weights and priorities (of users), subscription_limit, rebalance, consolidate, "
+        "hints. "
         "In a file: scheduling = {'quota': 4, 'autoscaler': {'least_hosts': 2}}; on the command "
         "line: --NotebookOSApp.scheduling autoscaler.least_hosts=2. The README lists them all.",
     )
@@ -205,7 +206,8 @@ class NotebookOSApp(ExtensionApp):
     )
     user = Text(
         config=True,
-        help="Whose usage is accounted; empty: JupyterHub's user, else the operating system's.",
+        help="Whose kernels and usage it is where Jupyter knows nobody by name; empty: that of "
+        "JupyterHub, else of the operating system.",
     )
     lease_s = Number(
         SERVER_LEASE_S,

@@ -77,7 +77,9 @@ class Settings:
     keep_kernels_days: float = 7.0
     """How long kernels are kept after the end of their server; 0: not at all."""
     user: str = ""
-    """Whose usage is accounted; empty: JupyterHub's user, else the operating system's."""
+    """Whose kernels and usage it is where Jupyter knows nobody by name; empty: JupyterHub's user,
+    else the operating system's.
+    """
     lease_s: float = SERVER_LEASE_S
     """How long host agents live without hearing from their controller."""
     poll_s: float = 5.0

@@ -36,6 +36,8 @@ class CellUsage(msgspec.Struct, frozen=True):
     ended_at: float
     released_at: float | None
     outcome: Outcome
+    user: str = ""
+    """Whose kernel it was; empty where that is not known."""
 
 
 class KernelUsage(msgspec.Struct, frozen=True):
@@ -46,6 +48,8 @@ class KernelUsage(msgspec.Struct, frozen=True):
     gpus: int
     since: float
     until: float
+    user: str = ""
+    """Whose kernel it is; empty where that is not known."""
 
 
 Usage = CellUsage | KernelUsage
@@ -112,6 +116,7 @@ class Meter:
             gpus=spec.gpus_per_cell,
             since=event.at,
             until=event.at,
+            user=spec.user,
         )
         return ()
 
@@ -157,6 +162,7 @@ class Meter:
             ended_at=event.at,
             released_at=None if cell.gpus else event.at,
             outcome=event.outcome,
+            user=kernel.user if (kernel := self._kernels.get(event.kernel)) else "",
         )
         if cell.gpus:
             self._unreleased[event.kernel, event.attempt] = usage

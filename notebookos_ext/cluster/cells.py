@@ -52,13 +52,13 @@ def cell_submitted(turn: Turn, event: CellSubmitted) -> None:
     kernel = turn.state.kernels.get(event.cell.kernel)
     if kernel is None or _known(turn, kernel, event.cell.cell):
         return
-    weights = turn.state.options.weights
+    options = turn.state.options
     waiting = turn.state.queue.new(
         event.cell,
         event.at,
         user=kernel.user,
-        priority=kernel.spec.priority,
-        weight=weights.get(kernel.user, 1.0) if weights else 1.0,
+        priority=kernel.spec.priority or options.priorities.get(kernel.user, 0),
+        weight=options.weights.get(kernel.user, 1.0),
     )
     turn.state.queue.add(waiting)
     kernel.waiting.append(waiting)

@@ -13,6 +13,7 @@ import msgspec
 from notebookos_ext.errors import InvalidSettings
 
 MOST_GPUS = 1_000_000
+MOST_PRIORITY = 1_000
 MOST_S = 10 * 365 * 86_400.0
 
 
@@ -117,6 +118,10 @@ class Options(msgspec.Struct, frozen=True):
     """For users that `quotas` does not name; 0: without limit."""
     weights: dict[str, float] = {}
     """A user of weight 2 gets twice the GPUs of one of weight 1 while both wait."""
+    priorities: dict[str, int] = {}
+    """Cells of a user of higher priority are served first, but overtake others only so often; 0
+    for users that are not named.
+    """
 
 
 def changed(usual: Options, changes: Mapping[str, Any]) -> Options:
@@ -160,11 +165,15 @@ def check(options: Options, *, max_hosts: int) -> Options:
     _whole("moves_most", options.moves_most, 1, MOST_GPUS)
     _number("subscription_limit", options.subscription_limit, 0, MOST_GPUS)
     _number("idle_s", options.idle_s, 0, MOST_S)
+    _one_of("without_majority", options.without_majority, WithoutMajority)
+    _number("majority_grace_s", options.majority_grace_s, 0, MOST_S)
     _whole("quota", options.quota, 0, MOST_GPUS)
     for user, quota in options.quotas.items():
         _whole(f"quotas.{_named(user, 'quotas')}", quota, 0, MOST_GPUS)
     for user, weight in options.weights.items():
         _number(f"weights.{_named(user, 'weights')}", weight, 1e-6, 1e6)
+    for user, priority in options.priorities.items():
+        _whole(f"priorities.{_named(user, 'priorities')}", priority, -MOST_PRIORITY, MOST_PRIORITY)
     if options.autoscaler is not None:
         _check_autoscaler(options.autoscaler, max_hosts)
     if options.prewarm is not None:

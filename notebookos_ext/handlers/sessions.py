@@ -20,6 +20,7 @@ from tornado import web
 from notebookos_ext.cluster.model import KernelId
 from notebookos_ext.errors import Unavailable
 from notebookos_ext.live.cluster_runtime import server_runtime
+from notebookos_ext.live.identity import asked_by
 from notebookos_ext.live.revival import Revival
 from notebookos_ext.storage.kept_kernels import KeptSession
 
@@ -43,6 +44,11 @@ async def _note(session_manager: Any, **column: str) -> None:
         await asyncio.wrap_future(noted)
     except (Unavailable, web.HTTPError, KeyError):
         return
+
+
+def _name(user: Any) -> str:
+    """The name by which the identity provider knows who asks."""
+    return str(getattr(user, "username", "") or "")
 
 
 class _AnswersLast:
@@ -87,7 +93,8 @@ class KernelsHandler(MainKernelHandler):
     async def post(self) -> None:
         """Start a kernel without a notebook; 404 names what there is, where Jupyter says 500."""
         try:
-            await ensure_async(super().post())
+            with asked_by(_name(self.current_user)):
+                await ensure_async(super().post())
         except NoSuchKernel as error:
             installed = ", ".join(sorted(self.kernel_spec_manager.find_kernel_specs()))
             raise web.HTTPError(
@@ -113,7 +120,8 @@ class SessionsHandler(_AnswersLast, SessionRootHandler):
         body = self.get_json_body() or {}
         self.hold_answer()
         try:
-            await ensure_async(super().post())
+            with asked_by(_name(self.current_user)):
+                await ensure_async(super().post())
             if path := body.get("path"):
                 await _note(self.session_manager, path=str(path))
         except web.HTTPError as error:
@@ -140,7 +148,8 @@ class OneSessionHandler(_AnswersLast, SessionHandler):
         """Rename a notebook, or give it another kernel."""
         self.hold_answer()
         try:
-            await ensure_async(super().patch(session_id))
+            with asked_by(_name(self.current_user)):
+                await ensure_async(super().patch(session_id))
             await _note(self.session_manager, session_id=session_id)
         finally:
             self.answer_now()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import atexit
 import dataclasses
-import getpass
 import logging
 import os
 import threading
@@ -25,6 +24,7 @@ from notebookos_ext.errors import NotebookOSError, Unavailable
 from notebookos_ext.live.backends.local import LocalBackend
 from notebookos_ext.live.controller import Controller
 from notebookos_ext.live.file_systems import network_file_system
+from notebookos_ext.live.identity import whoever
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.observers import Observers
 from notebookos_ext.live.router_thread import RouterThread
@@ -56,6 +56,8 @@ class ClusterRuntime:
     ) -> None:
         """Open the state folder. Raises InvalidSettings and StorageError; nothing runs yet."""
         self.settings = settings.validate()
+        self.user = settings.user or whoever()
+        """Whose kernels are that nobody asks for by name."""
         options = scheduler_options(settings, boot_s=LocalBackend.boot_s)
         if settings.checkpoint_store:
             check_store(settings.checkpoint_store)
@@ -80,7 +82,7 @@ class ClusterRuntime:
                 self.folder,
                 scheduler,
                 private=private,
-                user=settings.user or whoever(),
+                user=self.user,
                 now=clock.now(),
                 warn=self._warn,
             )
@@ -162,11 +164,6 @@ class ClusterRuntime:
             store.sweep(frozenset(), -ALL_S)
         except NotebookOSError as error:
             log.warning("chunks that nobody needs stay: %s", error)
-
-
-def whoever() -> str:
-    """Who runs this process; a JupyterHub says it better than the operating system."""
-    return os.environ.get("JUPYTERHUB_USER") or getpass.getuser()
 
 
 def _open_folder(settings: Settings, *, private: bool) -> StateFolder:

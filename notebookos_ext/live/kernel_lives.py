@@ -148,6 +148,7 @@ class KernelLives:
             record.spec,
             replica_count=len(kept.members),
             notebook_path=record.spec.notebook_path or kept.spec.notebook_path,
+            user=kept.spec.user or record.spec.user,
         )
         self._keeper.keep(record, self._outlet.warn)
         self._outlet.post(

@@ -25,6 +25,7 @@ from notebookos_ext.cluster.model import ExecutorPreference, KernelId, KernelSpe
 from notebookos_ext.errors import NotebookOSError
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.live.identity import asking_user
 from notebookos_ext.live.kernel_records import LaunchPlan
 from notebookos_ext.live.kernelspecs import check_interpreter, interpreter
 from notebookos_ext.live.notebook_file import overridden, preference, read_settings
@@ -254,6 +255,7 @@ class NotebookOSProvisioner(KernelProvisionerBase):
             gpu_memory_bytes=asked.gpu_memory_bytes or 0,
             gpu_type=asked.gpu_type or "",
             gpu_wait_s=asked.gpu_wait_s or 0.0,
+            user=asking_user() or self._runtime.user,
         )
         plan = LaunchPlan(
             name=name,

@@ -19,7 +19,7 @@ from notebookos_ext.settings import Settings
 
 FIXED_PLACE = ("reservation",)
 """Policies whose replicas stay where they are."""
-NOT_YET = {"idle_s": 0}
+NOT_YET = {"idle_s": 0, "without_majority": "wait"}
 """What a live cluster does not carry out yet, and the value that asks for nothing of it."""
 MOVING = ("migrate", "rebalance", "consolidate")
 

@@ -109,7 +109,10 @@ class UsageLedger:
             raise StorageError(f"the usage records {path} cannot be opened: {error}") from error
 
     def put(self, records: Iterable[Usage], *, user: str) -> None:
-        """Write records, all or none, over those of the same keys."""
+        """Write records, all or none, over those of the same keys.
+
+        `user` is for those that do not say whose they are.
+        """
         try:
             with self._db:
                 for record in records:
@@ -197,7 +200,7 @@ def _cell_row(record: CellUsage, user: str) -> tuple[object, ...]:
         record.kernel,
         record.attempt,
         record.cell,
-        user,
+        record.user or user,
         record.gpus,
         record.submitted_at,
         record.bound_at,
@@ -213,7 +216,7 @@ def _kernel_row(record: KernelUsage, user: str) -> tuple[object, ...]:
         record.kernel,
         record.since,
         record.until,
-        user,
+        record.user or user,
         record.notebook_path,
         record.gpus,
     )

@@ -54,6 +54,15 @@ def test_a_gpu_cell_is_bound_from_its_start_to_its_release(cluster: Metered) -> 
     assert (found.ended_at, found.released_at) == (20.0, 22.0)
 
 
+def test_records_say_whose_kernel_it_is(cluster: Metered) -> None:
+    cluster.start_all(cluster.request("a", 1, user="ada"))
+    cluster.submit("c", 1, kernel="a")
+    cluster.started("c", kernel="a")
+    cluster.closed("c", kernel="a")
+    assert cluster.last(CellUsage).user == "ada"
+    assert [record.user for record in cluster.meter.finish(100.0)] == ["ada"]
+
+
 def test_the_wait_begins_with_the_submission_and_the_binding_with_the_attempt(
     cluster: Metered,
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_wrong_name_or_kind(changes: dict[str, Any], says: str) -> None:
         (Options(quota=-1), "quota is -1"),
         (Options(quotas={"ada": -1}), "quotas.ada is -1"),
         (Options(quotas={"": 1}), "quotas names a user ''"),
+        (Options(priorities={"ada": 2_000}), "priorities.ada is 2000"),
         (Options(weights={"ada": 0.0}), "weights.ada is 0.0"),
         (Options(weights={"ada": float("nan")}), "weights.ada is nan"),
         (Options(idle_s=-1.0), "idle_s is -1.0"),

@@ -14,13 +14,13 @@ from notebookos_ext.cluster.queueing import BYPASS_LIMIT, OUTRANK_LIMIT
 
 
 def compete(
-    kernels: dict[str, tuple[str, int, int]], rounds: int, weights: dict[str, float] | None = None
+    kernels: dict[str, tuple[str, int, int]], rounds: int, options: Options | None = None
 ) -> tuple[Counter[str], int]:
     """Kernels, each of a user with a cell size and priority, that always have a cell waiting.
 
     Returns the GPUs that each kernel was given, and the most that a waiting cell was overtaken.
     """
-    cluster = Cluster(hosts=1, gpus=4, options=Options(weights=weights or {}))
+    cluster = Cluster(hosts=1, gpus=4, options=options)
     given_to: Counter[str] = Counter()
     running: list[a.StartAttempt] = []
     passed = 0
@@ -65,6 +65,12 @@ def test_a_user_with_many_kernels_gets_no_more_than_one_with_few() -> None:
     ann = sum(gpus for kernel, gpus in given_to.items() if kernel.startswith("a"))
     bob = sum(gpus for kernel, gpus in given_to.items() if kernel.startswith("b"))
     assert 0.7 < ann / bob < 1.5, (ann, bob)
+
+
+def test_the_cells_of_a_user_of_higher_priority_come_first() -> None:
+    kernels = {f"h{n}": ("boss", 1, 0) for n in range(6)} | {"low": ("clerk", 1, 0)}
+    given_to, _ = compete(kernels, rounds=400, options=Options(priorities={"boss": 5}))
+    assert 2 <= given_to["low"] < given_to["h0"]
 
 
 def test_priority_comes_first_but_does_not_starve_the_others() -> None:

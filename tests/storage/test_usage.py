@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from notebookos_ext.cluster.accounting import CellUsage, KernelUsage
@@ -49,6 +50,13 @@ def life(
 
 def total(ledger: UsageLedger, since: float = 0.0, until: float = 1e9) -> UsageSum:
     return ledger.sums(since=since, until=until, by="kernel")[0]
+
+
+def test_records_that_say_whose_they_are_count_for_that_user(ledger: UsageLedger) -> None:
+    ada = msgspec.structs.replace(cell(1), user="ada")
+    ledger.put([msgspec.structs.replace(life(), user="ada"), ada], user="the server's")
+    (_, only) = ledger.sums(since=0.0, until=1000.0, by="user")
+    assert (only.name, only.cells) == ("ada", 1)
 
 
 def test_nothing_is_nothing(ledger: UsageLedger) -> None:
