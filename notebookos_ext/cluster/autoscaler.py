@@ -137,6 +137,13 @@ def _most_replicas(state: ClusterState) -> int:
     return max(placed, max((kernel.next_replica_count for kernel in waiting), default=0))
 
 
+def _wanted(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
+    if state.pool.is_shared:
+        # One more host of the same machine would bring no GPU.
+        return max(options.least_hosts, _most_replicas(state))
+    return RULES[options.rule](state, options, at)
+
+
 # ---- steps
 
 
@@ -151,7 +158,7 @@ def look(turn: Turn) -> None:
     if turn.at - scaling.looked_at < (1.0 if pressed else options.interval_s):
         return
     scaling.looked_at = turn.at
-    wanted = min(RULES[options.rule](state, options, turn.at), state.max_hosts)
+    wanted = min(_wanted(state, options, turn.at), state.max_hosts)
     scaling.want(wanted, turn.at)
     there = [host for host in state.hosts.values() if host.ready and not host.releasing]
     staying = [host for host in there if not host.draining]

@@ -79,6 +79,11 @@ class GpuPool:
         """The living hosts that list the device."""
         return frozenset(self._hosts_of.get(device, ()))
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether hosts list the same devices: virtual hosts of one machine with real GPUs."""
+        return any(len(hosts) > 1 for hosts in self._hosts_of.values())
+
     def free_count(self, host: HostId) -> int:
         """How many devices of the host could be bound now."""
         return len(self._free.get(host, ()))

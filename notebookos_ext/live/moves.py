@@ -182,6 +182,13 @@ class Moves:
         self._chains.spawn(self._release(action))
 
     async def _release(self, action: actions.ReleaseHost) -> None:
+        while action.host in self._keeper.hosts:
+            # With its folder their logs would be gone.
+            self._outlet.warn(
+                f"{action.host} is not given back yet: it has the log of a kernel of an earlier "
+                "server that is not back"
+            )
+            await asyncio.sleep(PAUSE_S)
         spec = await self._fleet.release(action.host, action.incarnation)
         if spec is None:
             return

@@ -80,6 +80,8 @@ class LocalBackend:
         self._private = private
         self._needed = frozenset(needed)
         self._hosts: dict[HostId, _Host] = {}
+        self._leaving: dict[HostId, _Host] = {}
+        """Given back, but their agent has not ended or their folder is still being deleted."""
         self._listener: BackendListener | None = None
         self._stopping = False
 
@@ -94,11 +96,13 @@ class LocalBackend:
     async def request_hosts(self, count: int) -> None:
         """Start hosts until there are `count`, at most `max_hosts`."""
         for number in itertools.count(1):
-            if len(self._hosts) >= min(count, self.max_hosts) or self._stopping:
+            # Those that leave take up room until they are gone, and their folder with them.
+            there = len(self._hosts) + len(self._leaving)
+            if there >= min(count, self.max_hosts) or self._stopping:
                 return
             # One that was given back may come again.
             host = HostId(f"host-{number}")
-            if host not in self._hosts:
+            if host not in self._hosts and host not in self._leaving:
                 self._add(host, pid=0)
 
     async def release_host(self, host: HostId, *, grace_s: float) -> None:
@@ -107,6 +111,7 @@ class LocalBackend:
         if entry is None:
             return
         entry.released = True
+        self._leaving[host] = entry
         if entry.task is not None and not entry.task.done():
             entry.task.cancel()
         try:
@@ -116,6 +121,7 @@ class LocalBackend:
             _kill(entry.pid)
             await entry.ended.wait()
         await asyncio.to_thread(shutil.rmtree, self._folder.host(host), ignore_errors=True)
+        del self._leaving[host]
 
     def attached(self, host: HostId) -> None:
         """The agent answered: it works, so the next pause is short."""
@@ -141,14 +147,14 @@ class LocalBackend:
         try:
             await asyncio.wait_for(self._all_ended(), grace_s)
         except TimeoutError:
-            for entry in self._hosts.values():
+            for entry in (*self._hosts.values(), *self._leaving.values()):
                 if entry.pidfd >= 0:
                     log.warning("host agent %s did not end in %g s; killed", entry.host, grace_s)
                     _kill(entry.pid)
             await self._all_ended()
 
     async def _all_ended(self) -> None:
-        for entry in self._hosts.values():
+        for entry in (*self._hosts.values(), *self._leaving.values()):
             await entry.ended.wait()
 
     # ---- starting ---------------------------------------------------------------------------
