@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from notebookos_ext.errors import NotebookOSError
-from notebookos_ext.live.cli import doctor, drain, install, migrate, raftos, status, usage
+from notebookos_ext.live.cli import doctor, drain, install, migrate, raftos, status, support, usage
 
 COMMANDS = {
     "status": (status, "show hosts, GPUs, kernels and waiting cells of the running servers"),
@@ -19,6 +19,7 @@ COMMANDS = {
     "drain": (drain, "empty a host, and give it back if asked to"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
     "doctor": (doctor, "look for what is wrong with this installation, and say what to do"),
+    "support-bundle": (support, "write one file for whoever is to help, without users' data"),
     "install-raftos": (raftos, "install the engine raftos, which is not durable"),
 }
 

@@ -25,13 +25,23 @@ WORDS = {"ok": "ok", "note": "note", "wrong": "WRONG"}
 def add(command: argparse.ArgumentParser) -> None:
     """The options."""
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
+    add_state_options(command)
+    command.set_defaults(run=run)
+
+
+def add_state_options(command: argparse.ArgumentParser) -> None:
+    """Where the state and the store are, when settings say so."""
     command.add_argument(
         "--state-folder", metavar="PATH", help="as NotebookOSApp.state_folder, if you set it"
     )
     command.add_argument(
         "--checkpoint-store", metavar="ADDRESS", help="as NotebookOSApp.checkpoint_store"
     )
-    command.set_defaults(run=run)
+
+
+def state_path(given: str | None) -> Path:
+    """The state folder, by default the one in the user's Jupyter data folder."""
+    return Path(given or Path(jupyter_data_dir()) / "notebookos").expanduser().absolute()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -54,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def findings(state_folder: str | None, store: str | None) -> Iterator[Finding]:
     """Everything, in the order in which it is worth mending."""
-    state = Path(state_folder or Path(jupyter_data_dir()) / "notebookos").expanduser().absolute()
+    state = state_path(state_folder)
     yield from checkups.installation()
     yield from checkups.extension(_server_extensions(), [Path(p) for p in _labextensions()])
     yield from checkups.kernelspecs(_specs())
@@ -63,7 +73,12 @@ def findings(state_folder: str | None, store: str | None) -> Iterator[Finding]:
     yield from checkups.socket_folder()
     yield from checkups.state_folder(state)
     yield from checkups.checkpoint_store(store or str(state / "store"), clock=SystemClock())
-    yield from left_behind(leftover_processes.processes(), Path(tempfile.gettempdir()))
+    # Looked at twice: one that is just being forked or mourned is nobody's for a moment.
+    before = {p.pid for p in leftover_processes.orphaned_kernels(leftover_processes.processes())}
+    now = leftover_processes.processes()
+    moment = {p.pid for p in leftover_processes.orphaned_kernels(now)} - before
+    settled = {pid: process for pid, process in now.items() if pid not in moment}
+    yield from left_behind(settled, Path(tempfile.gettempdir()))
 
 
 def left_behind(found: dict[int, leftover_processes.Running], temporary: Path) -> Iterator[Finding]:
