@@ -32,7 +32,7 @@ from notebookos_ext.handlers.sessions import (
     SessionsHandler,
 )
 from notebookos_ext.handlers.specification import SpecificationHandler
-from notebookos_ext.handlers.usage import UsageHandler
+from notebookos_ext.handlers.usage import TimelineHandler, UsageHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 from notebookos_ext.live.revival import Revival
@@ -261,6 +261,7 @@ class NotebookOSApp(ExtensionApp):
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}/migration", KernelMigrationHandler),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/usage", UsageHandler),
+                (r"/notebookos/api/usage/timeline", TimelineHandler),
                 (r"/notebookos/api/spec\.json", SpecificationHandler),
                 (r"/api/kernels", KernelsHandler),
                 (r"/api/sessions", SessionsHandler),

@@ -48,6 +48,14 @@ export function formatShare(share: number): string {
   return `${Math.round(100 * share)}%`;
 }
 
+/** Date and time in the reader's locale. */
+export function formatDate(seconds: number): string {
+  return new Date(seconds * 1000).toLocaleString([], {
+    dateStyle: 'short',
+    timeStyle: 'short'
+  });
+}
+
 /** A time of day in the reader's locale. */
 export function formatTime(at_seconds: number): string {
   return new Date(at_seconds * 1000).toLocaleTimeString();

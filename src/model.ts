@@ -11,10 +11,12 @@ import {
   decodeHost,
   decodeKernel,
   decodeSettingsResult,
+  decodeTimeline,
   decodeUsage,
   Kernel,
   SettingsPatch,
   SettingsResult,
+  Timeline,
   Usage
 } from './wire';
 
@@ -91,6 +93,14 @@ export class ClusterModel implements IClusterModel {
     return request(
       `usage?by=notebook&since=${since}`,
       decodeUsage,
+      this._settings
+    );
+  }
+
+  async timeline(since: number): Promise<Timeline> {
+    return request(
+      `usage/timeline?since=${since}`,
+      decodeTimeline,
       this._settings
     );
   }

@@ -5,7 +5,13 @@ import type { ISignal } from '@lumino/signaling';
 
 import type { Preferences } from './preferences';
 import type { ClusterState } from './reduce';
-import type { Kernel, SettingsPatch, SettingsResult, Usage } from './wire';
+import type {
+  Kernel,
+  SettingsPatch,
+  SettingsResult,
+  Timeline,
+  Usage
+} from './wire';
 
 /** The cluster as the server last told it, kept up to date. */
 export interface IClusterModel extends IDisposable {
@@ -23,6 +29,8 @@ export interface IClusterModel extends IDisposable {
   drainHost(hostId: string, drain: boolean): Promise<void>;
   /** What cells took since a time (seconds since the Unix epoch), by notebook. */
   usage(since: number): Promise<Usage>;
+  /** GPUs that were there and that were bound, since a time (seconds since the Unix epoch). */
+  timeline(since: number): Promise<Timeline>;
   /** Change the settings of a kernel; rejects with `Refused` when they are impossible. */
   patchKernel(id: string, patch: SettingsPatch): Promise<SettingsResult>;
 }

@@ -212,6 +212,19 @@ const usage = record({
   groups: list(usageSum)
 });
 
+const timeline = record({
+  since: number,
+  until: number,
+  points: list(
+    record({
+      since: number,
+      provisioned: nullable(number),
+      bound: nullable(number),
+      bound_most: nullable(number)
+    })
+  )
+});
+
 const error = record({ message: text, hint: text, error: text });
 
 export type Binding = Decoded<typeof binding>;
@@ -230,6 +243,7 @@ export type Warning = Decoded<typeof warning>;
 export type Cluster = Decoded<typeof cluster>;
 export type Effective = Decoded<typeof effective>;
 export type SettingsResult = Decoded<typeof settingsResult>;
+export type Timeline = Decoded<typeof timeline>;
 export type Usage = Decoded<typeof usage>;
 export type ServerError = Decoded<typeof error>;
 
@@ -259,6 +273,9 @@ export const decodeSettingsResult = (value: unknown): SettingsResult =>
 
 /** GET notebookos/api/usage. */
 export const decodeUsage = (value: unknown): Usage => usage(value, '');
+
+/** GET notebookos/api/usage/timeline. */
+export const decodeTimeline = (value: unknown): Timeline => timeline(value, '');
 
 /** Body of every error answer. */
 export const decodeError = (value: unknown): ServerError => error(value, '');

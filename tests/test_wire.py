@@ -21,6 +21,7 @@ SHAPES = {
     "settings-patch": models.KernelSettingsPatch,
     "settings-result": models.KernelSettingsResult,
     "usage": models.UsageView,
+    "timeline": models.TimelineView,
     "error": models.ErrorView,
 }
 

@@ -305,6 +305,27 @@ class UsageView(msgspec.Struct, frozen=True):
     """Largest in bound GPU-seconds first."""
 
 
+class GpuPointView(msgspec.Struct, frozen=True):
+    """A short time from `since` on: means over the part of it that is on record.
+
+    None where none of it is, for instance because no server ran.
+    """
+
+    since: float
+    provisioned: float | None
+    bound: float | None
+    bound_most: int | None
+
+
+class TimelineView(msgspec.Struct, frozen=True):
+    """GET notebookos/api/usage/timeline: GPUs that were there, and GPUs that were bound."""
+
+    since: float
+    until: float
+    points: tuple[GpuPointView, ...]
+    """Equally long parts of the window, oldest first; none when nothing is on record."""
+
+
 class ErrorView(msgspec.Struct, frozen=True):
     """Every error answer."""
 

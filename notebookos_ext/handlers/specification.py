@@ -77,6 +77,18 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
             errors=(400, 403, 404, 503),
         ),
     },
+    "/usage/timeline": {
+        "get": Operation(
+            "How many GPUs there were and how many were bound, over time.",
+            models.TimelineView,
+            query={
+                "since": "Seconds since the Unix epoch; the beginning of the record without it.",
+                "until": "Seconds since the Unix epoch; now without it.",
+                "points": "Into how many equal parts the window is cut; 120 without it.",
+            },
+            errors=(400, 403, 404, 503),
+        ),
+    },
     "/spec.json": {
         "get": Operation("This document.", None, errors=(403,)),
     },

@@ -13,18 +13,27 @@ from pathlib import Path
 
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.accounting import Meter, Usage
+from notebookos_ext.cluster.occupancy import GpuStretch, Occupancy
+from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import StorageError
-from notebookos_ext.storage.usage import By, UsageLedger, UsageSum
+from notebookos_ext.storage.usage import By, GpuPoint, UsageLedger, UsageSum
 
 log = logging.getLogger(__name__)
+
+_HOSTS_CHANGED = (events.HostJoined, events.HostLost, events.HostRemoved)
 
 
 class Accounting:
     """The account of one cluster. `observe` belongs to the scheduler's thread, the rest to any."""
 
-    def __init__(self, path: Path, *, user: str, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, *, view: ClusterView, user: str, warn: Callable[[str], None]
+    ) -> None:
         """Nothing is opened yet. `warn` is called from another thread."""
         self._path = path
+        self._view = view
+        self._occupancy = Occupancy()
+        self._provisioned = 0
         self._user = user
         self._warn = warn
         self._meter = Meter()
@@ -34,7 +43,12 @@ class Accounting:
 
     def observe(self, event: events.Event, answers: Iterable[actions.Action]) -> None:
         """Note what an event and its actions say."""
-        records = self._meter.observe(event, answers)
+        records: list[Usage | GpuStretch] = [*self._meter.observe(event, answers)]
+        if isinstance(event, _HOSTS_CHANGED):
+            hosts = self._view.ready_hosts
+            self._provisioned = len({d.device for host in hosts for d in host.spec.devices})
+        bound = len(self._view.bindings)
+        records += self._occupancy.note(event.at, provisioned=self._provisioned, bound=bound)
         if records:
             self._writer.submit(self._write, records)
 
@@ -44,9 +58,15 @@ class Accounting:
             lambda: self._open().sums(since=since, until=until, by=by),
         )
 
+    def timeline(self, *, since: float, until: float, points: int) -> Future[list[GpuPoint]]:
+        """See `UsageLedger.timeline`."""
+        return self._writer.submit(
+            lambda: self._open().timeline(since=since, until=until, points=points),
+        )
+
     def close(self, at: float) -> None:
         """Return when everything is written, lives up to `at` included. Nobody observes now."""
-        if records := self._meter.finish(at):
+        if records := [*self._meter.finish(at), *self._occupancy.finish(at)]:
             self._writer.submit(self._write, records)
         self._writer.submit(self._close)
         self._writer.shutdown()
@@ -56,7 +76,7 @@ class Accounting:
             self._ledger = UsageLedger(self._path)
         return self._ledger
 
-    def _write(self, records: list[Usage]) -> None:
+    def _write(self, records: list[Usage | GpuStretch]) -> None:
         try:
             self._open().put(records, user=self._user)
         except StorageError as error:

@@ -53,7 +53,9 @@ class Observers:
             self._journaling = Journaling(JournalWriter(path, head), warn=warn)
             self.all.append(self._journaling)
         if not private:
-            self.accounting = Accounting(folder.path / "usage.sqlite3", user=user, warn=warn)
+            self.accounting = Accounting(
+                folder.path / "usage.sqlite3", view=scheduler.view, user=user, warn=warn
+            )
             self.all.append(self.accounting)
 
     def close(self, at: float) -> None:

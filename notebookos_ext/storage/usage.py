@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from notebookos_ext.cluster.accounting import CellUsage, KernelUsage, Usage
+from notebookos_ext.cluster.occupancy import GpuStretch
 from notebookos_ext.errors import StorageError
 
 FORMAT = 1
@@ -40,6 +41,11 @@ CREATE TABLE IF NOT EXISTS kernels (
     PRIMARY KEY (kernel, since)
 );
 CREATE INDEX IF NOT EXISTS kernels_by_time ON kernels (until);
+CREATE TABLE IF NOT EXISTS gpus (
+    since REAL NOT NULL PRIMARY KEY, until REAL NOT NULL, provisioned INTEGER NOT NULL,
+    bound INTEGER NOT NULL
+);
+CREATE INDEX IF NOT EXISTS gpus_by_time ON gpus (until);
 """
 
 _PUT_CELL = "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -57,6 +63,11 @@ SELECT kernel, user, gpus, started_at - submitted_at,
        gpus * max(0, min(coalesce(released_at, ended_at), :until) - max(bound_at, :since)),
        gpus * max(0, min(ended_at, :until) - max(started_at, :since))
 FROM cells WHERE coalesce(released_at, ended_at) >= :since AND bound_at <= :until
+"""
+_PUT_GPUS = "INSERT OR REPLACE INTO gpus VALUES (?, ?, ?, ?)"
+_GPUS = """
+SELECT max(since, :since), min(until, :until), provisioned, bound
+FROM gpus WHERE until > :since AND since < :until
 """
 _NOTEBOOKS = "SELECT kernel, notebook FROM kernels ORDER BY since"
 
@@ -88,6 +99,15 @@ class UsageSum(msgspec.Struct, frozen=True):
         return self.gpu_seconds_reserved - self.gpu_seconds_bound
 
 
+class GpuPoint(msgspec.Struct, frozen=True):
+    """A short time from `since` on: means over the part of it that is on record; None: no part."""
+
+    since: float
+    provisioned: float | None
+    bound: float | None
+    bound_most: int | None
+
+
 class UsageLedger:
     """One file. All methods belong to one thread at a time; raises StorageError."""
 
@@ -108,7 +128,7 @@ class UsageLedger:
         except sqlite3.Error as error:
             raise StorageError(f"the usage records {path} cannot be opened: {error}") from error
 
-    def put(self, records: Iterable[Usage], *, user: str) -> None:
+    def put(self, records: Iterable[Usage | GpuStretch], *, user: str) -> None:
         """Write records, all or none, over those of the same keys.
 
         `user` is for those that do not say whose they are.
@@ -118,6 +138,8 @@ class UsageLedger:
                 for record in records:
                     if isinstance(record, CellUsage):
                         self._db.execute(_PUT_CELL, _cell_row(record, user))
+                    elif isinstance(record, GpuStretch):
+                        self._db.execute(_PUT_GPUS, msgspec.structs.astuple(record))
                     else:
                         self._db.execute(_PUT_KERNEL, _kernel_row(record, user))
         except sqlite3.Error as error:
@@ -152,9 +174,54 @@ class UsageLedger:
         ordered = sorted(groups.items(), key=lambda item: (-item[1].bound, item[0]))
         return [total.sum(""), *(each.sum(name) for name, each in ordered)]
 
+    def timeline(self, *, since: float, until: float, points: int) -> list[GpuPoint]:
+        """GPUs that were there and that were bound, in so many equal parts of the window.
+
+        The window begins no earlier than the record does.
+        """
+        try:
+            rows = self._db.execute(_GPUS, {"since": since, "until": until}).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"the usage records cannot be read: {error}") from error
+        if not rows:
+            return []
+        since = max(since, min(row[0] for row in rows))
+        width_s = (until - since) / points
+        parts = [_Part() for _ in range(points)]
+        for begin, end, provisioned, bound in rows:
+            first = min(int((begin - since) / width_s), points - 1)
+            last = min(int((end - since) / width_s), points - 1)
+            for index in range(first, last + 1):
+                low = max(begin, since + index * width_s)
+                high = min(end, since + (index + 1) * width_s)
+                parts[index].add(high - low, provisioned, bound)
+        return [part.point(since + index * width_s) for index, part in enumerate(parts)]
+
     def close(self) -> None:
         """What was put is on disk."""
         self._db.close()
+
+
+class _Part:
+    def __init__(self) -> None:
+        self.covered_s = 0.0
+        self.provisioned = 0.0
+        self.bound = 0.0
+        self.most = 0
+
+    def add(self, length_s: float, provisioned: int, bound: int) -> None:
+        if length_s > 0:
+            self.covered_s += length_s
+            self.provisioned += length_s * provisioned
+            self.bound += length_s * bound
+            self.most = max(self.most, bound)
+
+    def point(self, since: float) -> GpuPoint:
+        if not self.covered_s:
+            return GpuPoint(since, None, None, None)
+        return GpuPoint(
+            since, self.provisioned / self.covered_s, self.bound / self.covered_s, self.most
+        )
 
 
 class _Group:

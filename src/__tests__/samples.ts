@@ -8,9 +8,11 @@ import type { IClusterModel } from '../tokens';
 import {
   Cluster,
   decodeCluster,
+  decodeTimeline,
   decodeUsage,
   Kernel,
   SettingsResult,
+  Timeline,
   Usage
 } from '../wire';
 
@@ -26,6 +28,8 @@ export const emptyCluster = (): Cluster =>
   decodeCluster(sample('cluster-empty'));
 
 export const usage = (): Usage => decodeUsage(sample('usage'));
+
+export const timeline = (): Timeline => decodeTimeline(sample('timeline'));
 
 /** The default of each setting of a schema. */
 export function schemaDefaults(name: string): Record<string, unknown> {
@@ -79,6 +83,10 @@ export class FixedModel implements IClusterModel {
   async usage(since: number): Promise<Usage> {
     this.askedSince.push(since);
     return this.account();
+  }
+
+  async timeline(): Promise<Timeline> {
+    return timeline();
   }
 
   async patchKernel(id: string, patch: unknown): Promise<SettingsResult> {

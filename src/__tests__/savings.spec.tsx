@@ -4,9 +4,10 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import { Widget } from '@lumino/widgets';
 import * as React from 'react';
 
+import { steps } from '../components/GpuChart';
 import { Savings } from '../components/Savings';
-import type { Usage } from '../wire';
-import { usage } from './samples';
+import type { Timeline, Usage } from '../wire';
+import { timeline, usage } from './samples';
 
 /** Tuesday, some time after midnight, in seconds. */
 const NOW = new Date(2026, 10, 24, 13, 5).getTime() / 1000;
@@ -31,9 +32,9 @@ describe('Savings', () => {
 
   async function show(answer: () => Promise<Usage>): Promise<HTMLElement> {
     asked = [];
-    const load = (since: number) => {
+    const load = async (since: number): Promise<[Usage, Timeline]> => {
       asked.push(since);
-      return answer();
+      return [await answer(), timeline()];
     };
     const trans = nullTranslator.load('');
     widget = ReactWidget.create(
@@ -75,6 +76,22 @@ describe('Savings', () => {
       '0',
       '0'
     ]);
+  });
+
+  it('shows the GPUs that were bound and that were there, over time', async () => {
+    const node = await show(async () => usage());
+    expect(node.querySelector('figcaption')?.textContent).toBe(
+      'GPUs over time: on average 2.0 bound of 8.4 provisioned; at most 6 bound at once'
+    );
+    const parts = (selector: string) =>
+      (node.querySelector(selector)?.getAttribute('d') ?? '').split('z')
+        .length - 1;
+    // One of six was not on record, and in one nothing was bound.
+    expect(parts('path.jp-mod-provisioned')).toBe(5);
+    expect(parts('path.jp-mod-bound')).toBe(4);
+    expect(steps([null, 2, 4], 4)).toBe(
+      'M100 60v-30h100v30zM200 60v-60h100v60z'
+    );
   });
 
   it('begins with midnight and asks again for another period', async () => {

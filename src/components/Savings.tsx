@@ -3,7 +3,8 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import { formatDuration, formatGpuHours, formatShare } from '../format';
-import type { Usage } from '../wire';
+import type { Timeline, Usage } from '../wire';
+import { GpuChart } from './GpuChart';
 import { WaitTimes } from './WaitTimes';
 
 const DAY_SECONDS = 86400;
@@ -15,7 +16,7 @@ type Period = 'today' | 'week' | 'all';
 
 export interface ISavingsProps {
   /** Asks the server; `since` is in seconds since the Unix epoch. */
-  load: (since: number) => Promise<Usage>;
+  load: (since: number) => Promise<[Usage, Timeline]>;
   /** The time in seconds since the Unix epoch. */
   now: () => number;
   trans: TranslationBundle;
@@ -24,7 +25,7 @@ export interface ISavingsProps {
 export function Savings(props: ISavingsProps): JSX.Element {
   const { load, now, trans } = props;
   const [period, setPeriod] = React.useState<Period>('today');
-  const [usage, setUsage] = React.useState<Usage | null>(null);
+  const [account, setAccount] = React.useState<[Usage, Timeline] | null>(null);
   const [error, setError] = React.useState('');
   const label = React.useId();
 
@@ -34,7 +35,7 @@ export function Savings(props: ISavingsProps): JSX.Element {
       try {
         const answer = await load(beginning(period, now()));
         if (shown) {
-          setUsage(answer);
+          setAccount(answer);
           setError('');
         }
       } catch (reason) {
@@ -74,10 +75,11 @@ export function Savings(props: ISavingsProps): JSX.Element {
           {trans.__('The account cannot be read: %1', error)}
         </p>
       )}
-      {!error && !usage && (
+      {!error && !account && (
         <p className="jp-NotebookOS-empty">{trans.__('Asking the server…')}</p>
       )}
-      {usage && <Figures usage={usage} trans={trans} />}
+      {account && <Figures usage={account[0]} trans={trans} />}
+      {account && <GpuChart timeline={account[1]} trans={trans} />}
     </div>
   );
 }

@@ -15,7 +15,7 @@ import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
-import type { Cluster, Host, Kernel, Replica, Usage } from '../wire';
+import type { Cluster, Host, Kernel, Replica, Timeline, Usage } from '../wire';
 import type { CurrentNotebook } from './currentNotebook';
 
 export const SIDEBAR_ID = 'notebookos-ext-sidebar';
@@ -117,8 +117,8 @@ export class Sidebar extends ReactWidget {
   }
 
   /** The same functions for each drawing: with others the account would be asked for again. */
-  private readonly _load = (since: number): Promise<Usage> =>
-    this._model.usage(since);
+  private readonly _load = (since: number): Promise<[Usage, Timeline]> =>
+    Promise.all([this._model.usage(since), this._model.timeline(since)]);
   private readonly _now = (): number => Date.now() / 1000;
   private readonly _actions: IKernelActions;
   private readonly _model: IClusterModel;

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from tornado.httpclient import HTTPClientError
 
-from notebookos_ext.handlers.models import UsageView
+from notebookos_ext.handlers.models import TimelineView, UsageView
 
 
 async def test_a_new_cluster_has_used_nothing(jp_fetch: Any) -> None:
@@ -36,6 +36,23 @@ async def test_a_wrong_question_is_told_what_is_wrong(
         await jp_fetch("notebookos", "api", "usage", params=params)
     assert refused.value.code == 400
     assert json.loads(refused.value.response.body)["message"] == said
+
+
+async def test_gpus_over_time_are_told_in_as_many_points(jp_fetch: Any) -> None:
+    answer = await jp_fetch("notebookos", "api", "usage", "timeline", params={"points": "4"})
+    found = msgspec.json.decode(answer.body, type=TimelineView)
+    # What was on record when the first host joined, or nothing yet.
+    assert len(found.points) in (0, 4)
+    assert found.since <= found.until
+
+
+@pytest.mark.parametrize("points", ["0", "1001", "-1", "many"])
+async def test_a_wrong_number_of_points_is_told(jp_fetch: Any, points: str) -> None:
+    with pytest.raises(HTTPClientError) as refused:
+        await jp_fetch("notebookos", "api", "usage", "timeline", params={"points": points})
+    assert refused.value.code == 400
+    said = json.loads(refused.value.response.body)["message"]
+    assert said == f"points is '{points}'; it must be a whole number from 1 to 1000"
 
 
 async def test_strangers_are_refused(jp_serverapp: Any, http_server_client: Any) -> None:

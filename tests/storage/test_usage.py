@@ -12,8 +12,9 @@ import pytest
 
 from notebookos_ext.cluster.accounting import CellUsage, KernelUsage
 from notebookos_ext.cluster.model import CellId, KernelId, Outcome
+from notebookos_ext.cluster.occupancy import GpuStretch
 from notebookos_ext.errors import StorageError
-from notebookos_ext.storage.usage import By, UsageLedger, UsageSum
+from notebookos_ext.storage.usage import By, GpuPoint, UsageLedger, UsageSum
 
 
 @pytest.fixture
@@ -152,3 +153,25 @@ def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be opened"):
         UsageLedger(path)
     assert path.read_bytes().startswith(b"my diary")
+
+
+def test_gpus_over_time_are_means_over_what_is_on_record(ledger: UsageLedger) -> None:
+    stretches = [
+        GpuStretch(100.0, 110.0, 8, 0),
+        GpuStretch(110.0, 130.0, 8, 4),
+        # No server ran from 130 to 140.
+        GpuStretch(140.0, 160.0, 4, 1),
+    ]
+    ledger.put(stretches, user="ada")
+    # The last one goes on, and is written down again.
+    ledger.put([GpuStretch(140.0, 180.0, 4, 1)], user="ada")
+    assert ledger.timeline(since=0.0, until=180.0, points=4) == [
+        GpuPoint(100.0, 8.0, 2.0, 4),
+        GpuPoint(120.0, 8.0, 4.0, 4),
+        GpuPoint(140.0, 4.0, 1.0, 1),
+        GpuPoint(160.0, 4.0, 1.0, 1),
+    ]
+    (gap,) = ledger.timeline(since=129.0, until=139.0, points=1)
+    assert (gap.provisioned, gap.bound) == (8.0, 4.0)
+    assert ledger.timeline(since=131.0, until=139.0, points=3) == []
+    assert ledger.timeline(since=120.0, until=150.0, points=3)[1] == GpuPoint(130.0, *[None] * 3)

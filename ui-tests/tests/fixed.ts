@@ -8,7 +8,7 @@ import * as path from 'path';
 const ROOT = path.join(__dirname, '../..');
 const SAMPLES = path.join(ROOT, 'tests/testdata/wire');
 const API = '**/notebookos/api/cluster*';
-const USAGE = '**/notebookos/api/usage*';
+const USAGE = '**/notebookos/api/usage**';
 
 export type View = {
   kernels: { id: string; notebook_path: string }[];
@@ -31,7 +31,12 @@ export async function serve(
     })
   );
   await page.route(USAGE, route =>
-    route.fulfill({ contentType: 'application/json', body: text('usage') })
+    route.fulfill({
+      contentType: 'application/json',
+      body: text(
+        route.request().url().includes('timeline') ? 'timeline' : 'usage'
+      )
+    })
   );
 }
 

@@ -43,6 +43,11 @@ test('status bar and notifications tell, each once', async ({ page }) => {
   await page.sidebar.setWidth(400, 'left');
   await panel.locator('summary', { hasText: 'Savings' }).click();
   await expect(panel.getByText('Waits of GPU cells')).toBeVisible();
+  await expect(panel.locator('figcaption')).toContainText('GPUs over time');
+  const savings = await new AxeBuilder({ page })
+    .include('[data-section=savings]')
+    .analyze();
+  expect(savings.violations).toEqual([]);
   await picture(panel.locator('[data-section=savings]'), 'savings');
   await panel.evaluate(node => node.scrollTo(0, 0));
   await picture(panel, 'panel');
