@@ -148,7 +148,8 @@ class NotebookOSApp(ExtensionApp):
         _DEFAULTS.policy,
         config=True,
         help="replicated (GPUs bound while a cell runs), pooled (one replica, which goes where GPUs"
-        " are free, out of a pool of pre-warmed ones) or reservation (one replica keeps them).",
+        " are free, out of a pool of pre-warmed ones), reservation (one replica keeps them) or "
+        "batch (a fresh replica for every cell).",
     )
     scheduling = Choices(
         config=True,
@@ -203,6 +204,12 @@ class NotebookOSApp(ExtensionApp):
         _DEFAULTS.keep_kernels_days,
         config=True,
         help="How long kernels are kept after the end of their server, in days; 0: not at all.",
+    )
+    idle_minutes = Number(
+        _DEFAULTS.idle_minutes,
+        config=True,
+        help="A kernel that nobody uses for so many minutes goes into the checkpoint store, from "
+        "where it comes back with its variables when it is used again; 0: never.",
     )
     user = Text(
         config=True,

@@ -14,8 +14,7 @@ from notebookos_ext.errors import InvalidSettings
 
 REPLICA_COUNTS = (1, 3, 5)
 GPUS = ("auto", "simulated", "none")
-POLICIES = ("replicated", "pooled", "reservation")
-"""Those that a live cluster carries out; `batch` runs in the simulator."""
+POLICIES = ("replicated", "pooled", "reservation", "batch")
 PREFERENCES = ("last", "rotate")
 CONSENSUS_ENGINES = ("raft", "raftos")
 RAFTOS_VERSION = "0.2.6"
@@ -46,7 +45,8 @@ class Settings:
     """Simulated devices of each virtual host."""
     policy: str = "replicated"
     """`replicated`: GPUs are bound while a cell runs; `pooled`: the same with one replica, which
-    goes where GPUs are free; `reservation`: one replica keeps them.
+    goes where GPUs are free; `reservation`: one replica keeps them; `batch`: a fresh replica for
+    every cell, and the kernel in the checkpoint store in between.
     """
     scheduling: Mapping[str, object] = dataclasses.field(default_factory=dict)
     """Options of the scheduler beyond the policy, by the names of `cluster/options.py`, which
@@ -76,6 +76,10 @@ class Settings:
     """Where the scheduler's events are written, for replay in the simulator; empty: nowhere."""
     keep_kernels_days: float = 7.0
     """How long kernels are kept after the end of their server; 0: not at all."""
+    idle_minutes: float = 0.0
+    """After how long without use a kernel goes into the checkpoint store, until it is used again;
+    0: never.
+    """
     user: str = ""
     """Whose kernels and usage it is where Jupyter knows nobody by name; empty: JupyterHub's user,
     else the operating system's.
@@ -112,6 +116,7 @@ class Settings:
         _whole("compact_entries", self.compact_entries, 10, 1_000_000)
         _whole("compact_bytes", self.compact_bytes, 100_000, 10 * 1024**3)
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
+        _between("idle_minutes", self.idle_minutes, 0, 527_040, "minutes")
         _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
         if not isinstance(self.checkpoint_store, str):
             raise InvalidSettings(

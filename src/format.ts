@@ -109,9 +109,31 @@ export function kernelState(
       return trans.__('running');
     case 'no-majority':
       return trans.__('too few replicas left');
+    case 'stored':
+      return trans.__('stored');
     case 'stopping':
       return trans.__('stopping');
   }
+}
+
+/** Where a kernel is that is not on its hosts, and what of it is there or back. */
+export function describeStored(
+  stored: NonNullable<Kernel['stored']>,
+  trans: TranslationBundle
+): string {
+  const size = formatBytes(stored.size_bytes);
+  if (stored.restoring) {
+    return trans.__(
+      'On its way back from the checkpoint store: %1 of %2',
+      formatBytes(stored.fetched_bytes),
+      size
+    );
+  }
+  return trans.__(
+    'In the checkpoint store since %1 (%2); it comes back when it is used',
+    new Date(stored.since * 1000).toLocaleString(),
+    size
+  );
 }
 
 /** A replica's state in words. */

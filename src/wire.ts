@@ -110,6 +110,13 @@ const migration = record({
   since: number
 });
 
+const stored = record({
+  since: number,
+  size_bytes: number,
+  restoring: flag,
+  fetched_bytes: number
+});
+
 const kernel = record({
   id: text,
   name: text,
@@ -121,6 +128,7 @@ const kernel = record({
     'queued',
     'busy',
     'no-majority',
+    'stored',
     'stopping'
   ),
   epoch: number,
@@ -137,6 +145,7 @@ const kernel = record({
   held: list(heldName),
   not_durable: list(text),
   migration: nullable(migration),
+  stored: nullable(stored),
   cells: list(cell)
 });
 

@@ -227,11 +227,19 @@ class Cluster:
         return self.do(e.KernelRequested(spec, self.now))
 
     def revive(
-        self, kernel: str, members: Iterable[str], *, epoch: int = 0, last_attempt: int = 0
+        self,
+        kernel: str,
+        members: Iterable[str],
+        *,
+        epoch: int = 0,
+        last_attempt: int = 0,
+        stored: int = 0,
     ) -> list[a.Action]:
+        """`stored`: in the store alone, with so many replicas to come."""
         hosts = tuple(HostId(member) for member in members)
-        spec = KernelSpec(KernelId(kernel), len(hosts))
-        return self.do(e.KernelRevived(spec, hosts, epoch, last_attempt, self.now))
+        spec = KernelSpec(KernelId(kernel), stored or len(hosts))
+        event = e.KernelRevived(spec, hosts, epoch, last_attempt, self.now, stored=bool(stored))
+        return self.do(event)
 
     def kernel(
         self,

@@ -215,9 +215,16 @@ class Conversation:
         return [f"{times} cells have run"]
 
     def do_revive(
-        self, kernel: str, *members: str, epoch: str = "0", after: str = "0"
+        self,
+        kernel: str,
+        *members: str,
+        epoch: str = "0",
+        after: str = "0",
+        stored: str = "0",
     ) -> list[a.Action]:
-        return self.cluster.revive(kernel, members, epoch=int(epoch), last_attempt=int(after))
+        return self.cluster.revive(
+            kernel, members, epoch=int(epoch), last_attempt=int(after), stored=int(stored)
+        )
 
     def do_started(self, *replicas: str) -> list[a.Action]:
         return [x for replica in replicas for x in self.cluster.replica_started(replica)]

@@ -101,7 +101,7 @@ class HostedKernel:
         self._numbers = itertools.count(1)
         self._tasks: set[asyncio.Task[None]] = set()
         self._progress_timer: asyncio.TimerHandle | None = None
-        self._told_progress = (0, 0)
+        self._told_progress = (0, 0, 0)
         self._closed = False
         self._told_lead: tuple[ReplicaSession, ReplicaId] | None = None
         """The last process here that knows of a leader, and that leader."""
@@ -407,7 +407,8 @@ class HostedKernel:
         session = self.session
         if session is None or not session.is_alive:
             return
-        progress = (session.feed.applied_index, self.history.last_delta_index)
+        fetched_bytes = session.fetched_bytes
+        progress = (session.feed.applied_index, self.history.last_delta_index, fetched_bytes)
         if progress != self._told_progress:
             self._told_progress = progress
             self.tools.notify(
@@ -416,5 +417,6 @@ class HostedKernel:
                     replica=session.launch.replica,
                     applied=progress[0],
                     committed=progress[1],
+                    fetched_bytes=fetched_bytes,
                 )
             )

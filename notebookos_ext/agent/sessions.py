@@ -89,6 +89,8 @@ class ReplicaSession:
         self.is_ready = False
         self.end_reason = ""
         """Why the agent itself ended the process, if it did."""
+        self.fetched_bytes = 0
+        """Of chunks that the process asked for."""
         self.serving = asyncio.Event()
         self._history = history
         self._mark = mark
@@ -200,6 +202,8 @@ class ReplicaSession:
             self._fail(sequence, error)
         else:
             self.process.link.answer(sequence, Chunk(digest=digest, data=data))
+            self.fetched_bytes += len(data)
+            self._on_progress()
 
     async def _tell_lost(self, digest: str, error: NotebookOSError) -> None:
         """The log names a chunk that the store was given and does not have."""

@@ -207,6 +207,7 @@ def hold_changed(turn: Turn, event: HoldChanged) -> None:
         kernel.held_by, kernel.held = event.replica, event.names
     elif kernel.held_by == event.replica:
         kernel.held_by, kernel.held = None, ()
+        starting.rest(turn, kernel)
     turn.state.dirty.add(kernel.id)
 
 
@@ -222,6 +223,7 @@ def durability_changed(turn: Turn, event: DurabilityChanged) -> None:
         kernel.pending_on, kernel.pending = event.replica, event.names
     elif kernel.pending_on == event.replica:
         kernel.pending_on, kernel.pending = None, ()
+        starting.rest(turn, kernel)
     turn.state.dirty.add(kernel.id)
 
 

@@ -98,7 +98,8 @@ class KernelRevived(msgspec.Struct, frozen=True, tag=True):
     """A kernel of an earlier controller, whose log its hosts have kept, is wanted again.
 
     `members` are the hosts of its Raft group in replica order; `epoch` has begun or was about to;
-    attempts up to `last_attempt` may be in its log.
+    attempts up to `last_attempt` may be in its log. With `stored`, there are no members: its
+    namespace is in the store alone.
     """
 
     spec: KernelSpec
@@ -108,6 +109,7 @@ class KernelRevived(msgspec.Struct, frozen=True, tag=True):
     at: float
     former: tuple[HostId, ...] = ()
     """Hosts that may still have a log of a group that the kernel has left behind."""
+    stored: bool = False
 
 
 class KernelStopped(msgspec.Struct, frozen=True, tag=True):
@@ -197,7 +199,10 @@ class WentOnUnprotected(msgspec.Struct, frozen=True, tag=True):
 
 
 class KernelNeeded(msgspec.Struct, frozen=True, tag=True):
-    """A client wants something of a kernel that is in the store alone, and it is no cell."""
+    """A client wants something of the kernel, and it is no cell.
+
+    One that is in the store alone is brought back; any other does not count as idle.
+    """
 
     kernel: KernelId
     at: float

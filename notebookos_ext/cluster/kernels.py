@@ -62,7 +62,10 @@ def kernel_requested(turn: Turn, event: KernelRequested) -> None:
 
 
 def kernel_revived(turn: Turn, event: KernelRevived) -> None:
-    """Put it back where its log is. Hosts that have not joined yet count as lost until they do."""
+    """Put it back where its log is, or leave it in the store.
+
+    Hosts that have not joined yet count as lost until they do.
+    """
     spec, state = event.spec, turn.state
     reason = _impossible(turn, event)
     if reason is not None:
@@ -72,6 +75,10 @@ def kernel_revived(turn: Turn, event: KernelRevived) -> None:
     kernel.epoch, kernel.last_attempt = event.epoch, event.last_attempt
     kernel.former = set(event.former)
     state.kernels[kernel.id] = kernel
+    if event.stored:
+        kernel.stored = kernel.started = True
+        turn.say(KernelStarted(kernel=kernel.id))
+        return
     for host in event.members:
         if host not in state.hosts:
             unseen = HostSpec(host=host, incarnation="", machine="", devices=())
@@ -153,6 +160,7 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
         turn.say(KernelStarted(kernel=kernel.id))
         return
     kernel.forget_namespace()
+    kernel.restoring = False
     if not kernel.placed:
         return
     kernel.epoch += 1
@@ -229,6 +237,7 @@ def replica_started(turn: Turn, event: ReplicaStarted) -> None:
     if is_newcomer(kernel, replica):
         migration.newcomer_started(turn, kernel)
         return
+    kernel.restoring = False
     if not kernel.started:
         kernel.started = True
         turn.say(KernelStarted(kernel=kernel.id))

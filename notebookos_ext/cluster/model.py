@@ -146,6 +146,8 @@ class KernelState(enum.StrEnum):
     BUSY = "busy"
     NO_MAJORITY = "no-majority"
     """Too few of its members are left to commit anything, and have been for a while."""
+    STORED = "stored"
+    """Its namespace is in the checkpoint store, no replica runs, and nothing waits for one."""
     STOPPING = "stopping"
 
 

@@ -253,6 +253,8 @@ class Kernel:
     """Hosts that are away and may still have a log of a group that was left behind."""
     restart_due: bool = False
     """It was restarted on its way there."""
+    restoring: bool = False
+    """It is on its way back: no replica has answered since."""
     active_at: float = 0.0
     """When a cell of it arrived or ended last."""
     gpus_active_at: float = float("-inf")
@@ -279,7 +281,7 @@ class Kernel:
     def state(self) -> KernelState:
         """The state that people see."""
         if self.stored and not self.waiting:
-            return KernelState.IDLE
+            return KernelState.STORED
         if not self.placed:
             return KernelState.WAITING_FOR_HOSTS
         if self.majority_told:

@@ -16,8 +16,8 @@ The rules:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from notebookos_ext.cluster.channels import SHELL, STDIN, Made, Message
 from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
@@ -31,6 +31,7 @@ from notebookos_ext.cluster.requests import (
     read_cell,
     reply_status,
 )
+from notebookos_ext.cluster.resting import Rest
 from notebookos_ext.cluster.routing import (
     Activity,
     Announce,
@@ -42,6 +43,7 @@ from notebookos_ext.cluster.routing import (
     PrepareReplica,
     Probe,
     Publish,
+    ReplicaNeeded,
     RouterEvent,
     ShutdownAsked,
     ToClient,
@@ -78,6 +80,7 @@ class KernelRouter:
         self._attached: ReplicaId | None = None
         self._held_back = False
         self._started = False
+        self._rest = Rest(kernel)
         self._queue: deque[Request] = deque()
         """Main-shell requests in order; after each method its first, if any, is a cell."""
         self._running: CellRequest | None = None
@@ -135,6 +138,7 @@ class KernelRouter:
             elif not request.replied:
                 request.replied = True
                 self._out.append(passing)
+                self._out += self._rest.learn(request, message)
                 if isinstance(request, CellRequest):
                     self._cell_replied(request, message)
                 self._settle(request)
@@ -165,6 +169,7 @@ class KernelRouter:
             self._started = True
             self._out.append(Announce(Made("status", {"execution_state": "starting"})))
         self._replicas[replica] = None
+        self._rest.end()
         if (running := self._running) and running.replica == replica and not running.sent:
             self._give(running, replica)
         self._forward_stranded()
@@ -197,6 +202,23 @@ class KernelRouter:
         self._held_back = replica is None
         if replica is not None:
             self._executor = replica
+        self._forward_stranded()
+        return self._take()
+
+    def hold_back(self) -> list[Output | RouterEvent]:
+        """The kernel is about to rest: what is no cell waits until that is done or given up."""
+        self._held_back = True
+        return self._take()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no replica works for a client."""
+        return self._running is None and all(request.half_open for request in self._open.values())
+
+    def rest(self, description: Mapping[str, Any] | None) -> list[Output | RouterEvent]:
+        """No replica runs any more, or none yet; see `Rest.begin`. What waits is looked at."""
+        self._rest.begin(description)
+        self._held_back = False
         self._forward_stranded()
         return self._take()
 
@@ -288,14 +310,24 @@ class KernelRouter:
         """Give a request that is not a cell to the replica that answers for the kernel."""
         replica = None if self._held_back else self._speaker()
         if replica is None:
-            request.taken_back()
-            self._stranded.append(request)
+            self._keep_waiting(request)
             return
         self._open[request.id] = request
         self._give(request, replica)
         if len(self._open) > REMEMBERED:
             stale = next((r.id for r in self._open.values() if r.half_open), None)
             self._open.pop(stale or "", None)
+
+    def _keep_waiting(self, request: Request) -> None:
+        answer = self._rest.answer(request)
+        if answer is not None:
+            self._end(request, answer)
+            return
+        request.taken_back()
+        self._stranded.append(request)
+        if self._rest.stored and not self._rest.needed:
+            self._rest.needed = True
+            self._out.append(ReplicaNeeded(self.kernel))
 
     def _give(self, request: Request, replica: ReplicaId) -> None:
         if request.type == "execute_request":

@@ -118,4 +118,26 @@ class Activity(msgspec.Struct, frozen=True, tag=True):
     kernel: KernelId
 
 
-RouterEvent = CellArrived | CellReplied | InterruptAsked | ShutdownAsked | InputWaiting | Activity
+class ReplicaNeeded(msgspec.Struct, frozen=True, tag=True):
+    """A client wants something that is no cell of a kernel of which no replica runs."""
+
+    kernel: KernelId
+
+
+class Described(msgspec.Struct, frozen=True, tag=True):
+    """A replica has said who the kernel is: the content of its kernel_info_reply."""
+
+    kernel: KernelId
+    content: dict[str, Any]
+
+
+RouterEvent = (
+    CellArrived
+    | CellReplied
+    | InterruptAsked
+    | ShutdownAsked
+    | InputWaiting
+    | Activity
+    | ReplicaNeeded
+    | Described
+)

@@ -52,7 +52,7 @@ def move_in(
     if devices:
         turn.state.pool.reserve(kernel.id, hosts[0], devices, turn.at)
     if kernel.stored:
-        kernel.stored = False
+        kernel.stored, kernel.restoring = False, True
         turn.say(RestoreKernel(kernel=kernel.id, members=kernel.members, epoch=kernel.epoch))
     launch_all(turn, kernel)
     turn.state.dirty.add(kernel.id)
@@ -137,7 +137,10 @@ def ask_for_hosts(turn: Turn, kernel: Kernel) -> None:
 
 
 def store(turn: Turn, kernel: Kernel) -> None:
-    """Keep the kernel in the store alone, unless something of it runs, moves or cannot travel."""
+    """Keep the kernel in the store alone, unless something of it runs, moves or cannot travel.
+
+    What cannot travel yet, because it is on its way to the store, counts too.
+    """
     if (
         not kernel.placed
         or kernel.storing
@@ -146,6 +149,7 @@ def store(turn: Turn, kernel: Kernel) -> None:
         or kernel.election is not None
         or kernel.migration is not None
         or kernel.held_by is not None
+        or kernel.pending_on is not None
     ):
         return
     kernel.storing = True
@@ -181,16 +185,19 @@ def stored(turn: Turn, event: KernelStored) -> None:
     turn.state.recount.add(kernel.id)
     started = kernel.started
     kernel.forget_namespace()
-    kernel.started, kernel.stored = started, True
+    kernel.started, kernel.stored, kernel.restoring = started, True, False
     if restart:
         kernel.epoch += 1
         turn.say(KernelStarted(kernel=kernel.id))
 
 
 def needed(turn: Turn, event: KernelNeeded) -> None:
-    """Bring it back for something that is no cell."""
+    """Bring it back for something that is no cell; or it is not idle."""
     kernel = turn.state.kernels.get(event.kernel)
-    if kernel is not None and kernel.stored and kernel.id not in turn.state.without_hosts:
+    if kernel is None:
+        return
+    turn.state.note_idle(kernel, turn.at)
+    if kernel.stored and kernel.id not in turn.state.without_hosts:
         wake(turn, kernel)
 
 

@@ -56,6 +56,10 @@ class StoredState(msgspec.Struct, frozen=True):
     chunks: tuple[str, ...] = ()
     """Digests of all that it needs, the document's own included: no sweep may take them."""
     size_bytes: int = 0
+    gpu_names: tuple[str, ...] = ()
+    """Globals through which code reaches a GPU framework: cells are judged by them before it is
+    back.
+    """
 
     @property
     def is_empty(self) -> bool:

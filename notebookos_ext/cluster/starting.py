@@ -9,7 +9,7 @@ from notebookos_ext.cluster.actions import CellRejected, CellWaiting, StartAttem
 from notebookos_ext.cluster.estimates import estimate_ms
 from notebookos_ext.cluster.gpus import RESERVED, Binding
 from notebookos_ext.cluster.model import DeviceId, HostId
-from notebookos_ext.cluster.policies.base import Choice, Move, Reject, Run, Wait, Wake
+from notebookos_ext.cluster.policies.base import Choice, Leave, Move, Reject, Run, Wait, Wake
 from notebookos_ext.cluster.queueing import Rank, WaitingCell
 from notebookos_ext.cluster.replicas import Attempt, Kernel, MigrationReason, Step
 from notebookos_ext.cluster.turn import Turn
@@ -31,7 +31,7 @@ def leave_queue(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> None:
 
 
 def rest(turn: Turn, kernel: Kernel) -> None:
-    """A cell was taken back; a replica that was started for it alone has nothing to do."""
+    """Nothing is left to do for a replica that was started for one cell alone."""
     if not turn.policy.keeps_replicas and not kernel.waiting and kernel.attempt is None:
         turn.state.pool.release(kernel.id, RESERVED)
         settling.store(turn, kernel)
@@ -162,6 +162,10 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
             settling.move_in(turn, kernel, choice.hosts, choice.devices)
         else:
             settling.wake(turn, kernel)
+    elif isinstance(choice, Leave):
+        turn.state.queue.stand(waiting, ())
+        turn.reasons[waiting] = choice.reason
+        settling.store(turn, kernel)
     elif isinstance(choice, Move):
         turn.state.queue.stand(waiting, choice.line_at)
         turn.reasons[waiting] = _move(turn, kernel, waiting, choice)

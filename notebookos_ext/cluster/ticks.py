@@ -66,7 +66,7 @@ def reclaim_idle(turn: Turn) -> None:
         kernel = state.kernels[kernel_id]
         if turn.at - kernel.active_at < state.options.idle_s:
             return
-        busy = kernel.waiting or kernel.attempt is not None or kernel.pending_on is not None
+        busy = kernel.waiting or kernel.attempt is not None or kernel.restoring
         if kernel.placed and kernel.started and not busy:
             settling.store(turn, kernel)
         if kernel.stored or kernel.storing:

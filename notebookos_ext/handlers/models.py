@@ -131,6 +131,18 @@ class MigrationView(msgspec.Struct, frozen=True):
     since: float
 
 
+class StoredView(msgspec.Struct, frozen=True):
+    """A kernel that is in the checkpoint store, or on its way back from there."""
+
+    since: float
+    """When it was stored; while it is restored, when that began."""
+    size_bytes: int
+    """Its namespace in the store; 0 when that is empty."""
+    restoring: bool
+    fetched_bytes: int
+    """How much of it its first replica has loaded."""
+
+
 class KernelView(msgspec.Struct, frozen=True):
     """One distributed kernel."""
 
@@ -139,7 +151,14 @@ class KernelView(msgspec.Struct, frozen=True):
     """Name of its kernelspec."""
     notebook_path: str
     state: Literal[
-        "waiting-for-hosts", "starting", "idle", "queued", "busy", "no-majority", "stopping"
+        "waiting-for-hosts",
+        "starting",
+        "idle",
+        "queued",
+        "busy",
+        "stored",
+        "no-majority",
+        "stopping",
     ]
     epoch: int
     replica_count: int
@@ -164,6 +183,8 @@ class KernelView(msgspec.Struct, frozen=True):
     held: tuple[HeldNameView, ...]
     not_durable: tuple[str, ...]
     migration: MigrationView | None
+    stored: StoredView | None
+    """None while it is on its hosts."""
     cells: tuple[CellView, ...]
     """The latest cells, newest first, at most 20."""
 

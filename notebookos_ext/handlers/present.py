@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from notebookos_ext.cluster.model import CellId, DeviceKind, HostId, KernelId
+from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Replica
 from notebookos_ext.errors import NotFound
 from notebookos_ext.handlers.models import (
@@ -16,6 +17,7 @@ from notebookos_ext.handlers.models import (
     MemberView,
     MigrationView,
     ReplicaView,
+    StoredView,
     StoreView,
     WaitingView,
     WarningView,
@@ -24,6 +26,8 @@ from notebookos_ext.live.controller import Insight
 from notebookos_ext.live.kernel_records import CellRecord, KernelRecord
 from notebookos_ext.notebook_settings import GIB
 from notebookos_ext.storage.addresses import S3Address
+
+MB = 1_000_000
 
 
 def cluster(insight: Insight, *, version: str) -> ClusterView:
@@ -53,7 +57,7 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
                 cell_id=waiting.cell.cell,
                 position=waiting.position,
                 gpus=waiting.cell.gpus,
-                reason=waiting.reason,
+                reason=_reason(insight, waiting),
                 since=waiting.since,
                 estimate_ms=_estimate(insight, waiting.cell.kernel, waiting.cell.cell),
             )
@@ -168,7 +172,27 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
         not_durable=entry.pending,
         migration=_migration(entry),
+        stored=_stored(record),
         cells=tuple(_cell(insight, cell) for cell in record.cells),
+    )
+
+
+def _stored(record: KernelRecord) -> StoredView | None:
+    back = record.restoration
+    if back is not None:
+        return StoredView(
+            since=back.since,
+            size_bytes=back.size_bytes,
+            restoring=True,
+            fetched_bytes=min(back.fetched_bytes, back.size_bytes),
+        )
+    if record.stored is None or record.storing:
+        return None
+    return StoredView(
+        since=record.stored.at,
+        size_bytes=record.stored.size_bytes,
+        restoring=False,
+        fetched_bytes=0,
     )
 
 
@@ -239,6 +263,16 @@ def _cell(insight: Insight, cell: CellRecord) -> CellView:
         waited_ms=_ms(cell.submitted, cell.started),
         ran_ms=_ms(cell.started, cell.ended),
     )
+
+
+def _reason(insight: Insight, waiting: WaitingCell) -> str:
+    """With how much of a kernel that comes back has been loaded, where that takes a while."""
+    record = insight.records.get(waiting.cell.kernel)
+    back = record.restoration if record is not None else None
+    if back is None or back.size_bytes < MB:
+        return waiting.reason
+    done = min(back.fetched_bytes, back.size_bytes) // MB
+    return f"{waiting.reason} ({done} of {back.size_bytes // MB} MB)"
 
 
 def _estimate(insight: Insight, kernel_id: KernelId, cell_id: CellId) -> float | None:

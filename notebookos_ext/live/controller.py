@@ -44,6 +44,7 @@ from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
+from notebookos_ext.live.stored_kernels import StoredKernels
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.addresses import StoreAddress
@@ -169,10 +170,22 @@ class Controller:
             keeper=keeper,
         )
         prewarming = Prewarming(fleet=self._fleet, chains=self._chains, clock=clock, outlet=self)
+        stored = StoredKernels(
+            fleet=self._fleet,
+            router=router,
+            records=self._records,
+            chains=self._chains,
+            lifecycle=lifecycle,
+            lives=self._lives,
+            clock=clock,
+            outlet=self,
+            keeper=keeper,
+        )
         self._performer = Performer(
             attempts=attempts,
             prewarming=prewarming,
             moves=self._moves,
+            stored=stored,
             lifecycle=lifecycle,
             fleet=self._fleet,
             router=router,

@@ -52,12 +52,15 @@ class Keeper:
         logs = self._logs.logs()
         for kept in found:
             kernel = kept.spec.kernel
-            used_at = logs.get(kernel)
+            used_at = logs.get(kernel) if kept.stored is None else kept.stored.at
             if used_at is None or now - used_at >= self._keep_s:
                 log.info("kernel %s is not kept any longer", kernel)
                 self._records.forget(kernel)
-            else:
-                self._former[kernel] = kept
+                continue
+            self._former[kernel] = kept
+            if kept.stored is not None and kernel in logs:
+                # Of a kernel that was just being stored or brought back when its server ended.
+                self._logs.delete_logs(kernel)
         if not problems:
             # Logs without a record lack their key. A record that cannot be read may have it.
             for kernel in logs.keys() - self._former.keys():
@@ -72,7 +75,9 @@ class Keeper:
     @property
     def hosts(self) -> frozenset[HostId]:
         """The hosts that have their logs."""
-        return frozenset(host for kept in self._former.values() for host in kept.members)
+        return frozenset(
+            host for kept in self._former.values() if kept.stored is None for host in kept.members
+        )
 
     def require_space(self) -> None:
         """Raises StorageFull when a new kernel's log would not fit on the disk."""
@@ -84,12 +89,16 @@ class Keeper:
 
     def keep(self, record: KernelRecord, warn: Callable[[str, KernelId], None]) -> None:
         """Write down what is now known of a kernel; a failure is told, and the kernel goes on."""
-        if not self.keeps or not record.members or record.closed:
-            return
         try:
-            self._records.put(record.kept())
+            self.write(record)
         except StorageError as error:
             warn(error.message, record.kernel)
+
+    def write(self, record: KernelRecord) -> None:
+        """The same for what must not go on otherwise. Raises StorageError."""
+        placed = record.members or record.stored is not None
+        if self.keeps and placed and not record.closed:
+            self._records.put(record.kept())
 
     def forget(self, kernel: KernelId) -> None:
         """It is shut down for good."""

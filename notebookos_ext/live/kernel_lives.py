@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 
@@ -16,6 +17,7 @@ from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import KernelId, KernelSpec
 from notebookos_ext.cluster.placement import ask_for, misfit
+from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
 from notebookos_ext.live.chains import Chains
@@ -29,6 +31,8 @@ from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 SHUTDOWN_MESSAGE_S = 2.0
 LAUNCHES_TRIED = 2
 """Of each replica, before a kernel that never answered is given up."""
+USED_S = 10.0
+"""The scheduler is told this often at most that a client uses a kernel."""
 STOP_S = 20.0
 """An agent that is stuck must not hold its server back for longer."""
 
@@ -58,6 +62,8 @@ class KernelLives:
         self._view = view
         self._clock = clock
         self._outlet = outlet
+        self._descriptions: dict[str, dict[str, Any]] = {}
+        """By interpreter: what replicas say of themselves."""
         self._shutdown_messages: dict[KernelId, asyncio.Event] = {}
         self.exit_codes: dict[KernelId, int] = {}
         self._ending = False
@@ -101,6 +107,52 @@ class KernelLives:
             self.exit_codes.setdefault(kernel, 1)
             self._close(kernel)
 
+    def described(self, kernel: KernelId, content: dict[str, Any]) -> None:
+        """What a replica says of itself is told by the router while none runs."""
+        record = self._records.get(kernel)
+        if record is not None and record.description != content:
+            record.description = self._descriptions[record.plan.python] = content
+            self._keeper.keep(record, self._outlet.warn)
+
+    def used(self, kernel: KernelId) -> None:
+        """It is not idle. A cell that comes decides by itself where a stored kernel wakes."""
+        record, entry = self._records.get(kernel), self._view.kernels.get(kernel)
+        now = self._clock.now()
+        if not self._view.options.idle_s or record is None or entry is None or entry.stored:
+            return
+        if now - record.used_at >= USED_S:
+            record.used_at = now
+            self._outlet.post(events.KernelNeeded(kernel=kernel, at=now))
+
+    def needed(self, kernel: KernelId) -> None:
+        """Bring it back for something that is no cell."""
+        self._outlet.post(events.KernelNeeded(kernel=kernel, at=self._clock.now()))
+
+    def rests(self, kernel: KernelId) -> None:
+        """If the scheduler has it in the store now, so have its record and the router.
+
+        One that was restarted meanwhile, or has never run, is there with an empty namespace.
+        """
+        record, entry = self._records.get(kernel), self._view.kernels.get(kernel)
+        if record is None or entry is None or not entry.stored:
+            return
+        if record.former != entry.former:
+            record.former = set(entry.former)
+            self._keeper.keep(record, self._outlet.warn)
+        if record.stored is None or record.stored.epoch < entry.epoch:
+            record.epoch = entry.epoch
+            record.stored = StoredState(
+                kernel=kernel,
+                key=b"",
+                epoch=entry.epoch,
+                at=self._clock.now(),
+                replica_count=entry.next_replica_count,
+            )
+            self._keeper.keep(record, self._outlet.warn)
+        known = record.description or self._descriptions.get(record.plan.python)
+        self._router.rest(kernel, known)
+        self._outlet.changed(kernel, "kernel")
+
     async def shutdown(self, kernel: KernelId, *, restart: bool) -> None:
         """See `Controller.shutdown`."""
         # The message travels by another way. It must not arrive after the kernel was started again.
@@ -134,6 +186,7 @@ class KernelLives:
         kept = self._keeper.find(kernel)
         if kept is None:
             self._outlet.post(events.KernelRequested(spec=spec, at=self._clock.now()))
+            self.rests(kernel)
         else:
             self._revive(record, kept)
         if record.rejected:
@@ -146,7 +199,9 @@ class KernelLives:
         record.revive(kept)
         record.spec = msgspec.structs.replace(
             record.spec,
-            replica_count=len(kept.members),
+            replica_count=len(record.members)
+            if record.stored is None
+            else record.stored.replica_count,
             notebook_path=record.spec.notebook_path or kept.spec.notebook_path,
             user=kept.spec.user or record.spec.user,
         )
@@ -154,13 +209,17 @@ class KernelLives:
         self._outlet.post(
             events.KernelRevived(
                 spec=record.spec,
-                members=kept.members,
-                epoch=kept.epoch,
+                members=record.members,
+                epoch=record.epoch if record.stored is None else record.stored.epoch,
                 last_attempt=kept.last_attempt,
                 at=self._clock.now(),
                 former=kept.former,
+                stored=record.stored is not None,
             )
         )
+        if record.stored is not None:
+            self.rests(record.kernel)
+            return
         for host in kept.relearning:
             self._outlet.post(
                 events.MemberLost(
@@ -193,6 +252,7 @@ class KernelLives:
             record.gpus_per_cell = changes.gpus_per_cell
         self._outlet.post(_settings_changed(kernel, changes, now))
         self._outlet.post(events.KernelRestarted(kernel=kernel, at=now))
+        self.rests(kernel)
         self._outlet.changed(kernel, "kernel")
 
     async def stop(self, kernel: KernelId) -> None:
@@ -246,6 +306,9 @@ class KernelLives:
         record.closed = True
         if not self._ending:
             self.exit_codes.setdefault(kernel, 0)
+            if record.stored is not None:
+                # Of one in the store no host has anything that would have to be closed.
+                self._keeper.forget(kernel)
         self._outlet.post(events.KernelStopped(kernel=kernel, at=self._clock.now()))
         self._outlet.changed(kernel, "kernel")
 
@@ -270,6 +333,8 @@ class KernelLives:
             record.gpus_per_cell = gpus_per_cell
         if changes.sync is not None:
             record.next_sync = changes.sync
+        if replica_count is not None and record.stored is not None:
+            record.stored = msgspec.structs.replace(record.stored, replica_count=replica_count)
         record.spec = msgspec.structs.replace(record.spec, **_needs(changes))
         self._keeper.keep(record, self._outlet.warn)
         if replica_count is not None:

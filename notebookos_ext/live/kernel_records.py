@@ -8,7 +8,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import secrets
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,13 @@ from notebookos_ext.cluster.model import (
     Outcome,
     ReplicaId,
 )
-from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
+from notebookos_ext.cluster.snapshots import StoredState
+from notebookos_ext.storage.kept_kernels import (
+    FORMAT,
+    FORMAT_WITH_STORED,
+    KeptKernel,
+    KeptSession,
+)
 
 CELLS_KEPT = 20
 LINE_CHARACTERS = 80
@@ -115,6 +121,17 @@ class OpenAttempt:
     """What its log says, once an agent reported it."""
 
 
+@dataclasses.dataclass(slots=True)
+class Restoration:
+    """A kernel on its way out of the checkpoint store."""
+
+    since: float
+    size_bytes: int
+    """How much the store has of it …"""
+    fetched_bytes: int = 0
+    """… and how much of that its first replica has loaded."""
+
+
 class KernelRecord:
     """Everything about one kernel that only the live side needs."""
 
@@ -134,6 +151,16 @@ class KernelRecord:
         """Hosts that have lost their log and do not vote until they have learnt it again."""
         self.former: set[HostId] = set()
         """Hosts that were away when a group of the kernel was left behind, with its log."""
+        self.stored: StoredState | None = None
+        """Where the store has its namespace, while no log has it."""
+        self.storing = False
+        """It is on its way there."""
+        self.restoration: Restoration | None = None
+        """It is on its way back: no replica has answered since."""
+        self.description: dict[str, Any] | None = None
+        """What its replicas say of themselves: the content of a kernel_info_reply."""
+        self.used_at = float("-inf")
+        """When the scheduler was last told that a client used it."""
         self.life = 1
         """How many controllers have had it, this one included."""
         self.session: KeptSession | None = None
@@ -165,6 +192,20 @@ class KernelRecord:
         self.founded = set(kept.founded)
         self.relearning = set(kept.relearning)
         self.former = set(kept.former)
+        self.description = kept.description
+        self.stored = kept.stored
+        if self.stored is not None:
+            # What a server that ended in the middle of bringing it back began counts for nothing.
+            self.members = ()
+            if kept.epoch > self.stored.epoch:
+                self.stored = StoredState(
+                    kernel=kept.spec.kernel,
+                    key=b"",
+                    epoch=kept.epoch,
+                    at=self.stored.at,
+                    replica_count=self.stored.replica_count,
+                )
+            self.gpu_names = frozenset(self.stored.gpu_names)
         # It has run before: it is brought back whatever happens.
         self.answered = True
 
@@ -182,6 +223,9 @@ class KernelRecord:
             relearning=tuple(sorted(self.relearning)),
             former=tuple(sorted(self.former)),
             session=self.session,
+            stored=self.stored,
+            description=self.description,
+            format=FORMAT if self.stored is None else FORMAT_WITH_STORED,
         )
 
     @property

@@ -65,7 +65,8 @@ class Lifecycle:
         )
 
     async def _launch(self, record: KernelRecord, action: actions.StartReplica) -> None:
-        if not record.lives(action.epoch):
+        if not record.lives(action.epoch) or record.stored is not None:
+            # In the second case it goes back into the store: nobody waits for it any more.
             return
         spec = self._fleet.spec(action.host)
         launch = messages.LaunchReplica(
@@ -208,6 +209,7 @@ class Lifecycle:
         if record.epoch != action.epoch:
             record.epoch = action.epoch
             record.begin_epoch()
+        record.stored = record.restoration = None
         # Before it is committed: a later controller must never go back to an earlier epoch.
         record.members = ()
         self._keep(record, action.members)
@@ -220,7 +222,7 @@ class Lifecycle:
 
     async def _commit_epoch(self, record: KernelRecord, action: actions.StartEpoch) -> None:
         while record.lives(action.epoch):
-            await self._open_everywhere(record, action.members)
+            await self.open_everywhere(record, action.members)
             if await self._propose_epoch(action):
                 return
             await asyncio.sleep(PAUSE_S)
@@ -236,7 +238,8 @@ class Lifecycle:
                 return True
         return False
 
-    async def _open_everywhere(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
+    async def open_everywhere(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
+        """Open the members on all of these hosts that are there; what fails is logged."""
         there = [host for host in members if self._fleet.has(host)]
         opened = await asyncio.gather(
             *(self._open(record, host, members) for host in there), return_exceptions=True
@@ -259,15 +262,16 @@ class Lifecycle:
         record.former = set() if kernel is None else set(kernel.former)
         self._keeper.forget(action.kernel)
         self._chains.append(
-            (action.kernel, ""), self._close(action), after=self._chains.keys(action.kernel)
+            (action.kernel, ""),
+            self.close_members(action.kernel, action.members),
+            after=self._chains.keys(action.kernel),
         )
 
-    async def _close(self, action: actions.CloseKernel) -> None:
-        request = messages.CloseMember(kernel=action.kernel, delete=True)
+    async def close_members(self, kernel: KernelId, members: tuple[HostId, ...]) -> None:
+        """End the kernel on these hosts, as far as they are there, and delete its log."""
+        request = messages.CloseMember(kernel=kernel, delete=True)
         closing = {
-            host: self._fleet.agent(host).send(request)
-            for host in action.members
-            if self._fleet.has(host)
+            host: self._fleet.agent(host).send(request) for host in members if self._fleet.has(host)
         }
         if closing:
             await asyncio.wait(closing.values())
@@ -275,7 +279,7 @@ class Lifecycle:
             try:
                 check(answer.result(), messages.Done)
             except NotebookOSError as error:
-                log.warning("%s has not closed kernel %s: %s", host, action.kernel, error)
+                log.warning("%s has not closed kernel %s: %s", host, kernel, error)
 
 
 def _opening(

@@ -17,6 +17,7 @@ from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.ports import Outlet, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
+from notebookos_ext.live.stored_kernels import StoredKernels
 
 
 class Performer:
@@ -29,6 +30,7 @@ class Performer:
         lifecycle: Lifecycle,
         moves: Moves,
         prewarming: Prewarming,
+        stored: StoredKernels,
         fleet: Fleet,
         router: RouterCommands,
         records: dict[KernelId, KernelRecord],
@@ -58,6 +60,8 @@ class Performer:
             actions.ReleaseHost: moves.release_host,
             actions.StartPrewarmed: prewarming.start,
             actions.StopPrewarmed: prewarming.stop,
+            actions.StoreKernel: stored.store_kernel,
+            actions.RestoreKernel: stored.restore_kernel,
             actions.RequestHosts: self._request_hosts,
             actions.KernelStarted: self._kernel_started,
             actions.KernelRejected: self._kernel_rejected,
@@ -66,8 +70,6 @@ class Performer:
             actions.CellAborted: self._cell_aborted,
             # Asked for only with options that no live scheduler is given.
             actions.GoOnUnprotected: self._cannot,
-            actions.StoreKernel: self._cannot,
-            actions.RestoreKernel: self._cannot,
         }
 
     def perform(self, action: actions.Action) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.events import Event
@@ -25,6 +26,18 @@ class RouterCommands(Protocol):
 
     def set_executor(self, kernel: KernelId, replica: ReplicaId | None) -> None:
         """Where requests that are no cells go; None: they wait."""
+        ...
+
+    def hold_back(self, kernel: KernelId) -> None:
+        """Requests that are no cells wait until an executor is set, or the kernel rests."""
+        ...
+
+    def is_quiet(self, kernel: KernelId) -> concurrent.futures.Future[bool]:
+        """Whether no replica works for a client just now."""
+        ...
+
+    def rest(self, kernel: KernelId, description: dict[str, Any] | None) -> None:
+        """No replica runs until one is needed; who asks is told `description`, if it is known."""
         ...
 
     def cell_waits(self, kernel: KernelId, cell: CellId) -> None:
@@ -83,6 +96,22 @@ class Lives(Protocol):
 
     def shutdown_asked(self, kernel: KernelId, restart: bool) -> None:
         """A client sent shutdown_request."""
+        ...
+
+    def rests(self, kernel: KernelId) -> None:
+        """If the scheduler has it in the store now, so have its record and the router."""
+        ...
+
+    def used(self, kernel: KernelId) -> None:
+        """A client asks for something that is no cell."""
+        ...
+
+    def needed(self, kernel: KernelId) -> None:
+        """The same, and no replica runs that could answer."""
+        ...
+
+    def described(self, kernel: KernelId, content: dict[str, Any]) -> None:
+        """A replica has said who the kernel is."""
         ...
 
     def launch_failed(self, kernel: KernelId, reason: str) -> None:

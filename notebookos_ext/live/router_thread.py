@@ -16,7 +16,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import zmq
 
@@ -264,6 +264,26 @@ class RouterThread:
     def set_executor(self, kernel: KernelId, replica: ReplicaId | None) -> None:
         """Where requests that are not cells go; None: they wait."""
         self._post(kernel, lambda entry: entry.apply(entry.router.set_executor(replica)))
+
+    def hold_back(self, kernel: KernelId) -> None:
+        """Requests that are no cells wait until an executor is set, or the kernel rests."""
+        self._post(kernel, lambda entry: entry.apply(entry.router.hold_back()))
+
+    def is_quiet(self, kernel: KernelId) -> Future[bool]:
+        """Whether no replica works for a client when all that was asked before has been done."""
+        quiet: Future[bool] = Future()
+
+        def look() -> None:
+            entry = self._kernels.get(kernel)
+            quiet.set_result(entry is None or entry.router.is_quiet)
+
+        self._commands.append(look)
+        self._wake()
+        return quiet
+
+    def rest(self, kernel: KernelId, description: dict[str, Any] | None) -> None:
+        """No replica runs until one is needed; who asks is told `description`, if it is known."""
+        self._post(kernel, lambda entry: entry.apply(entry.router.rest(description)))
 
     def cell_waits(self, kernel: KernelId, cell: CellId) -> None:
         """The cell waits for GPUs or a host: completions and widgets behind it need not."""

@@ -17,10 +17,12 @@ from notebookos_ext.cluster.options import (
 from notebookos_ext.errors import InvalidSettings
 from notebookos_ext.settings import Settings
 
-FIXED_PLACE = ("reservation",)
+FIXED_PLACE = ("reservation", "batch")
 """Policies whose replicas stay where they are."""
-NOT_YET = {"idle_s": 0, "without_majority": "wait"}
+NOT_YET = {"without_majority": "wait"}
 """What a live cluster does not carry out yet, and the value that asks for nothing of it."""
+BATCH_IDLE_S = 60.0
+"""What a client asked of a kernel between two cells may have brought it back: it goes again."""
 MOVING = ("migrate", "rebalance", "consolidate")
 
 
@@ -36,15 +38,23 @@ def scheduler_options(settings: Settings, *, boot_s: float) -> Options:
                 f"scheduling.{name} is {chosen[name]!r}, which a live cluster does not carry out "
                 "yet; leave it out"
             )
+    if chosen.get("idle_s") and settings.idle_minutes:
+        raise InvalidSettings(
+            f"scheduling.idle_s is {chosen['idle_s']!r} and idle_minutes is "
+            f"{settings.idle_minutes:g}; set only one of them"
+        )
     fixed = settings.policy in FIXED_PLACE
     if fixed:
         _refuse_moves(settings.policy, chosen)
     usual = Options(
         migrate=not fixed,
         prewarm=PrewarmOptions() if settings.policy == "pooled" else None,
+        idle_s=settings.idle_minutes * 60.0
+        or (BATCH_IDLE_S if settings.policy == "batch" else 0.0),
     )
     if isinstance(chosen.get("autoscaler"), Mapping):
-        rule = ScalingRule.RESERVED if fixed else ScalingRule.DEMAND
+        reserved = settings.policy == "reservation"
+        rule = ScalingRule.RESERVED if reserved else ScalingRule.DEMAND
         # Whoever names no least number of hosts keeps those that were there at the start.
         scaler = AutoscalerOptions(
             rule=rule, least_hosts=settings.hosts, boot_s=boot_s, gpus_per_host=0

@@ -16,9 +16,12 @@ from notebookos_ext.cluster.gpu_rule import needed_gpus
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import Cell, HostId, HostSpec, KernelId, ReplicaId
 from notebookos_ext.cluster.routing import (
+    Activity,
     CellArrived,
     CellReplied,
+    Described,
     InterruptAsked,
+    ReplicaNeeded,
     RouterEvent,
     ShutdownAsked,
 )
@@ -67,6 +70,9 @@ class Translation:
             CellReplied: self._cell_replied,
             InterruptAsked: lambda said: self._lives.interrupt(said.kernel),
             ShutdownAsked: lambda said: self._lives.shutdown_asked(said.kernel, said.restart),
+            Activity: lambda said: self._lives.used(said.kernel),
+            ReplicaNeeded: lambda said: self._lives.needed(said.kernel),
+            Described: lambda said: self._lives.described(said.kernel, said.content),
         }
         self._notices: dict[type[Any], Callable[..., None]] = {
             messages.ReplicaReady: self._replica_ready,
@@ -86,7 +92,7 @@ class Translation:
     def from_router(self, said: RouterEvent) -> None:
         """A router event, in the order of its thread."""
         handler = self._table.get(type(said))
-        # Activity and prompts are the router's own business until something here needs them.
+        # Prompts are the router's own business until something here needs them.
         if handler is not None:
             handler(said)
 
@@ -158,6 +164,7 @@ class Translation:
         if record is None or spec is None:
             return
         record.answered = True
+        record.restoration = None
         record.processes[notice.replica] = ReplicaProcess(host, notice.pid)
         self._router.replica_ready(notice.kernel, notice.replica, notice.endpoints)
         if record.executor is None:
@@ -266,6 +273,10 @@ class Translation:
     def _progress(self, _host: HostId, notice: messages.ReplicaProgress) -> None:
         record = self._records.get(notice.kernel)
         process = record.processes.get(notice.replica) if record else None
+        back = record.restoration if record else None
+        if back is not None and notice.fetched_bytes > back.fetched_bytes:
+            back.fetched_bytes = notice.fetched_bytes
+            self._outlet.changed(notice.kernel, "kernel")
         if process is not None:
             process.applied = notice.applied
             process.committed = notice.committed

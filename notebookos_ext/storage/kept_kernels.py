@@ -1,8 +1,8 @@
 """What a later controller must know to bring a kernel back from its log: one file per kernel.
 
-The log itself is on the kernel's hosts. Here are the names of those hosts, the key that its entries
-are signed with, and what Jupyter called the kernel and its session. Nothing of the user's
-environment is kept: that of the later server counts.
+The log itself is on the kernel's hosts, or a snapshot of it in the checkpoint store alone. Here are
+the names of those hosts, the key that its entries are signed with, and what Jupyter called the
+kernel and its session. Nothing of the user's environment is kept: that of the later server counts.
 """
 
 from __future__ import annotations
@@ -10,14 +10,18 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from notebookos_ext.cluster.model import HostId, KernelId, KernelSpec
+from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.errors import StorageError
 from notebookos_ext.storage.private_files import write_private
 
 FORMAT = 1
+FORMAT_WITH_STORED = 2
+"""Of records of kernels in the store: a version that knows nothing of those must leave them be."""
 ATTEMPTS_PER_LIFE = 1_000_000
 """A kernel that is brought back numbers its attempts from its next million on."""
 
@@ -51,6 +55,10 @@ class KeptKernel(msgspec.Struct, frozen=True):
     former: tuple[HostId, ...] = ()
     """Hosts that may still have the log of a group that was left behind."""
     session: KeptSession | None = None
+    stored: StoredState | None = None
+    """Where the checkpoint store has its namespace, while that counts and no log does."""
+    description: dict[str, Any] | None = None
+    """What its replicas say of themselves, to be told while none runs."""
     format: int = FORMAT
 
     @property
@@ -75,7 +83,7 @@ class KeptKernels:
             except (OSError, msgspec.DecodeError) as error:
                 problems.append(f"the kernel record {path} cannot be read: {error}")
                 continue
-            if kept.format != FORMAT:
+            if kept.format not in (FORMAT, FORMAT_WITH_STORED):
                 problems.append(
                     f"the kernel record {path} has the format {kept.format} of another version of "
                     "NotebookOS; start that version to have the kernel back"

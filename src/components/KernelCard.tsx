@@ -2,7 +2,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { kernelState, kernelTitle } from '../format';
+import { describeStored, kernelState, kernelTitle } from '../format';
 import { describeMove } from '../moves';
 import type { Kernel, Replica } from '../wire';
 import { CellTable } from './CellTable';
@@ -65,6 +65,11 @@ function KernelBody(props: IKernelCardProps & { title: string }): JSX.Element {
         }
         trans={trans}
       />
+      {kernel.stored && (
+        <p className="jp-NotebookOS-notice jp-mod-info" role="status">
+          {describeStored(kernel.stored, trans)}
+        </p>
+      )}
       {kernel.migration && (
         <p className="jp-NotebookOS-notice jp-mod-info" role="status">
           {describeMove(kernel.migration, trans)}

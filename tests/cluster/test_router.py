@@ -23,9 +23,11 @@ from notebookos_ext.cluster.router import (
 from notebookos_ext.cluster.routing import (
     Announce,
     Answer,
+    Described,
     PrepareReplica,
     Probe,
     Publish,
+    ReplicaNeeded,
     ToClient,
     ToReplica,
 )
@@ -97,6 +99,15 @@ class Conversation:
     def do_executor(self, replica: str = "") -> Any:
         return self.router.set_executor(ReplicaId(replica) if replica else None)
 
+    def do_hold_back(self) -> Any:
+        return self.router.hold_back()
+
+    def do_quiet(self) -> Any:
+        return [f"quiet: {self.router.is_quiet}"]
+
+    def do_rest(self, banner: str = "") -> Any:
+        return self.router.rest({"status": "ok", "banner": banner} if banner else None)
+
     def do_waits(self, cell: str) -> Any:
         return self.router.cell_waits(CellId(cell))
 
@@ -150,7 +161,7 @@ def asked(output: Any) -> str:
         case Announce(message):
             return f"all <- own: {made(message)}"
         case other:
-            return repr(other)
+            return str(other)
 
 
 def event(output: Any) -> str:
@@ -168,6 +179,10 @@ def event(output: Any) -> str:
             return "event: interrupt asked"
         case Activity():
             return "event: activity"
+        case ReplicaNeeded():
+            return "event: a replica is needed"
+        case Described(_, content):
+            return f"event: described as {content}"
     return ""
 
 

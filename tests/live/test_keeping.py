@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from notebookos_ext.cluster.entries import ChunkRef
 from notebookos_ext.cluster.model import HostId, KernelId, KernelSpec
+from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.live.keeping import DAY_S, Keeper
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
+from notebookos_ext.live.stored_kernels import named_chunks
 from notebookos_ext.storage.kept_kernels import KeptKernels
 
 NOW = 1000 * DAY_S
@@ -131,10 +134,10 @@ def test_a_record_that_cannot_be_read_is_told_and_its_log_stays(
 def test_a_record_of_another_version_is_told_and_stays(tmp_path: Path) -> None:
     keep(tmp_path, "k")
     (path,) = tmp_path.iterdir()
-    path.write_text(path.read_text().replace('"format":1', '"format":2'))
+    path.write_text(path.read_text().replace('"format":1', '"format":3'))
     keeper = Keeper(KeptKernels(tmp_path), Disk(k=NOW), keep_days=1)
     (problem,) = keeper.take_stock(NOW)
-    assert "format 2 of another version" in problem
+    assert "format 3 of another version" in problem
     assert former(keeper) == []
     assert path.exists()
 
@@ -147,3 +150,74 @@ def test_a_kernel_that_cannot_be_written_down_is_told_and_goes_on(tmp_path: Path
     ((message, kernel),) = said
     assert "would be lost with this server" in message
     assert kernel == "k"
+
+
+def stored(at: float = NOW, epoch: int = 2) -> StoredState:
+    return StoredState(
+        kernel=KernelId("k"),
+        key=b"key",
+        epoch=epoch,
+        at=at,
+        replica_count=3,
+        document=(ChunkRef("d" * 64, 100),),
+        chunks=("c" * 64, "d" * 64),
+        size_bytes=200,
+        gpu_names=("model",),
+    )
+
+
+def keep_stored(folder: Path, state: StoredState, *, epoch: int = 2) -> None:
+    made = record("k")
+    made.stored, made.epoch = state, epoch
+    made.description = {"banner": "Python"}
+    keeper = Keeper(KeptKernels(folder), Disk(), keep_days=1)
+    keeper.keep(made, lambda message, _: pytest.fail(message))
+
+
+def test_a_stored_kernel_is_kept_without_logs_for_as_long_as_any_other(tmp_path: Path) -> None:
+    keep_stored(tmp_path, stored())
+    keeper = Keeper(KeptKernels(tmp_path), Disk(), keep_days=1)
+    assert keeper.take_stock(NOW + DAY_S / 2) == []
+    assert named_chunks(keeper, {}) == {"c" * 64, "d" * 64}
+    kept = keeper.find(KernelId("k"))
+    assert kept is not None
+    assert (kept.stored, kept.description) == (stored(), {"banner": "Python"})
+    back = record("k")
+    back.revive(kept)
+    assert (back.stored, back.members, back.gpu_names) == (stored(), (), {"model"})
+    assert named_chunks(keeper, {back.kernel: back}) == {"c" * 64, "d" * 64}
+    later = Keeper(KeptKernels(tmp_path), Disk(), keep_days=1)
+    later.take_stock(NOW + DAY_S)
+    assert former(later) == []
+    assert list(tmp_path.iterdir()) == []
+    assert named_chunks(later, {}) == frozenset()
+
+
+def test_what_a_server_began_to_bring_back_counts_for_nothing(tmp_path: Path) -> None:
+    keep_stored(tmp_path, stored())
+    disk = Disk(k=NOW)
+    keeper = Keeper(KeptKernels(tmp_path), disk, keep_days=1)
+    keeper.take_stock(NOW)
+    assert former(keeper) == ["k"]
+    assert disk.written_at == {}
+    assert keeper.hosts == frozenset()
+
+
+def test_a_kernel_that_was_restarted_in_the_store_comes_back_empty(tmp_path: Path) -> None:
+    keep_stored(tmp_path, stored(), epoch=3)
+    keeper = Keeper(KeptKernels(tmp_path), Disk(), keep_days=1)
+    keeper.take_stock(NOW)
+    kept = keeper.find(KernelId("k"))
+    assert kept is not None
+    back = record("k")
+    back.revive(kept)
+    assert back.stored is not None
+    assert (back.stored.is_empty, back.stored.epoch) == (True, 3)
+
+
+def test_a_version_that_knows_no_stored_kernels_leaves_their_records_be(tmp_path: Path) -> None:
+    keep_stored(tmp_path, stored())
+    (path,) = tmp_path.iterdir()
+    assert '"format":2' in path.read_text()
+    keep(tmp_path, "k")
+    assert '"format":1' in path.read_text()

@@ -51,6 +51,15 @@ def test_what_a_policy_does_not_do_is_refused(scheduling: dict[str, Any], says: 
         options(scheduling, policy="reservation")
 
 
+def test_idle_kernels_are_stored_after_what_either_setting_says() -> None:
+    assert options({}, idle_minutes=1.5).idle_s == 90.0
+    assert options({"idle_s": 30}).idle_s == 30.0
+    assert options({}, policy="batch").idle_s == 60.0
+    assert options({}, policy="batch", idle_minutes=2).idle_s == 120.0
+    with pytest.raises(InvalidSettings, match="set only one of them"):
+        options({"idle_s": 30}, idle_minutes=1)
+
+
 def test_more_hosts_than_there_may_be_are_refused() -> None:
     with pytest.raises(InvalidSettings, match="max_hosts is 8"):
         options({"autoscaler": {"least_hosts": 9}})

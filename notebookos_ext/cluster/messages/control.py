@@ -535,12 +535,16 @@ class NamespaceReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReplicaProgress(msgspec.Struct, frozen=True, tag=True):
-    """How far a replica has applied the log, against what is committed (both are log indices)."""
+    """How far a replica has applied the log, against what is committed (both are log indices).
+
+    `fetched_bytes`: what it got of the checkpoint store since its launch.
+    """
 
     kernel: KernelId
     replica: ReplicaId
     applied: int
     committed: int
+    fetched_bytes: int = 0
 
 
 class AgentWarning(msgspec.Struct, frozen=True, tag=True):

@@ -46,6 +46,15 @@ class Wake(msgspec.Struct, frozen=True):
     devices: tuple[DeviceId, ...] = ()
 
 
+class Leave(msgspec.Struct, frozen=True):
+    """Elsewhere it could run: the kernel goes into the store first, from where any host has it.
+
+    Its user is told `reason`.
+    """
+
+    reason: str
+
+
 class Move(msgspec.Struct, frozen=True):
     """No host of the kernel can run the cell, but `target` can, once a replica has moved there.
 
@@ -66,7 +75,7 @@ class Reject(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-Choice = Run | Wait | Wake | Move | Reject
+Choice = Run | Wait | Wake | Leave | Move | Reject
 
 
 class Policy(Protocol):

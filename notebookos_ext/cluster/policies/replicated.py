@@ -130,6 +130,8 @@ def not_its_turn(view: ClusterView, kernel: Kernel, waiting: WaitingCell) -> Wai
         return Wait("the kernel is just being stored")
     if kernel.majority_told or kernel.going_on:
         return Wait(without_majority(view.hosts, kernel))
+    if kernel.restoring:
+        return Wait("the kernel is being restored from the store")
     if not kernel.placed and (not kernel.stored or kernel.id in view.without_hosts):
         count = kernel.next_replica_count
         ready = view.ready_count
