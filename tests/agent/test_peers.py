@@ -10,7 +10,12 @@ from peer_talk import PeerConversation
 
 from notebookos_ext.agent.noise import Handshake, shared_key_of
 from notebookos_ext.agent.peer_channel import SECRET_BYTES, PeerChannel
-from notebookos_ext.agent.peer_outbox import MESSAGE_BYTES_MAX, PING, RECORD_BYTES_MAX
+from notebookos_ext.agent.peer_outbox import (
+    MESSAGE_BYTES_MAX,
+    PING,
+    RECORD_BYTES_MAX,
+    Outbox,
+)
 from notebookos_ext.errors import ProtocolError, Refused
 
 FOLDER = Path(__file__).resolve().parent.parent / "testdata" / "peers"
@@ -104,6 +109,21 @@ def test_records_arrive_in_any_pieces() -> None:
     received = [m for n in range(len(stream)) for m in b.receive(stream[n : n + 1])[1]]
     assert received == [b"one", b"two", b""]
     assert a.receive(b.seal(b"\x00\x00\x04back"))[1] == [b"back"]
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_p6_messages_of_any_length_around_that_of_a_record_arrive_whole(parts: int) -> None:
+    """PySyncObj puts together wrongly what is cut at some lengths."""
+    a, b = opened()
+    for excess in range(-16, 17):
+        message = bytes(n % 251 for n in range(parts * RECORD_BYTES_MAX + excess))
+        outbox = Outbox()
+        outbox.put(message, "group")
+        outbox.put(b"after", "group")
+        received = []
+        while (record := outbox.next_record()) is not None:
+            received += b.receive(a.seal(record))[1]
+        assert received == [message, b"after"], excess
 
 
 def test_a_recorded_connection_cannot_be_played_again() -> None:

@@ -117,6 +117,20 @@ def test_damage_at_every_byte_is_refused(tmp_path: Path) -> None:
         assert file.read_bytes() == damaged, "evidence is left as it is"
 
 
+def test_s10_s12_no_term_and_no_byte_makes_a_log_unreadable(tmp_path: Path) -> None:
+    """In raftos byte 10 separates records, and is also how term 10 is written."""
+    log = WriteAheadLog.open(tmp_path, ME)
+    bytes_by_term = enumerate((*range(256), 10, 13, 0), 1)
+    entries = [entry(term, term, bytes([byte]) * 3) for term, byte in bytes_by_term]
+    saves: list[Save] = [(HardState(10, ""), entries), (HardState(0x0A0A, "\n"), [])]
+    for hard_state, added in saves:
+        log.save(hard_state, added)
+    log.close()
+    again = WriteAheadLog.open(tmp_path, ME)
+    assert content_of(again) == replay(saves)
+    again.close()
+
+
 def test_a_missing_frame_is_refused(tmp_path: Path) -> None:
     content, lengths = written(tmp_path)
     for start, end in itertools.pairwise(lengths[:-1]):

@@ -6,6 +6,7 @@ import pytest
 from raft_group import Group
 
 from notebookos_ext.cluster.consensus import snapshot as snapshots
+from notebookos_ext.cluster.consensus.membership import Membership
 from notebookos_ext.cluster.consensus.messages import (
     Append,
     AppendAnswer,
@@ -73,6 +74,22 @@ def test_snapshots_travel_in_pieces_one_at_a_time() -> None:
     assert len(pieces) > 3
     assert all(len(piece.data) <= 100 for piece in pieces)
     assert group.payloads("c") == ["first", *texts(20)]
+
+
+def test_p6_a_snapshot_of_any_length_around_that_of_pieces_arrives_whole() -> None:
+    meta = snapshots.SnapshotMeta(7, 1, Membership(("a",)))
+    lengths = set()
+    for size in range(350):
+        sent = snapshots.Snapshot(meta, bytes(size))
+        outgoing, incoming = snapshots.OutgoingSnapshot(sent), snapshots.IncomingSnapshot()
+        received = None
+        while received is None:
+            held = incoming.held_bytes(outgoing.snapshot_id)
+            piece = outgoing.chunk(sender="a", to="b", term=1, offset=held)
+            received = incoming.take(piece)
+        lengths.add(piece.total_bytes)
+        assert received == sent
+    assert {99, 100, 101, 199, 200, 201, 300} <= lengths
 
 
 def test_a_lost_piece_is_sent_again_and_the_rest_is_not() -> None:
