@@ -1,13 +1,15 @@
 """One host's member of the group `k` as a process: `member_process.py HOST FOLDER`.
 
 It answers JSON requests, one a line. Its log is compacted often, and is kept on a disk that a power
-cut leaves with what was flushed (`power_cut`).
+cut leaves with what was flushed (`power_cut`), and that is full while there is a file `HOST.full`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import random
 import sys
 from collections.abc import Awaitable, Callable, Sequence
@@ -51,6 +53,19 @@ class Application:
 
     def restore(self, _kernel: KernelId, _index: int, state: bytes) -> None:
         self.ids = json.loads(state)
+
+
+def be_full_while_there_is(sign: Path) -> None:
+    write = os.pwrite
+
+    def pwrite(descriptor: int, data: memoryview, offset: int) -> int:
+        if sign.exists():
+            # Half of it still had room.
+            write(descriptor, data[: len(data) // 2], offset)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data, offset)
+
+    os.pwrite = pwrite  # type: ignore[assignment]
 
 
 async def answer(members: Members, application: Application, request: dict[str, Any]) -> object:
@@ -117,5 +132,6 @@ async def main(host: HostId, folder: Path) -> None:
 
 if __name__ == "__main__":
     own, place = HostId(sys.argv[1]), Path(sys.argv[2])
+    be_full_while_there_is(place / f"{own}.full")
     keep_flushed(place / own, place / f"{own}.kept")
     asyncio.run(main(own, place))

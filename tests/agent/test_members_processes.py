@@ -9,10 +9,9 @@ import asyncio
 import contextlib
 import json
 import random
-import resource
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,12 +81,13 @@ class Agent:
         self.stopped = number is signal.SIGSTOP
         self.process.send_signal(number)
 
-    def leave_room(self, *, room: bool) -> None:
-        """To a process that may write no longer files its disk is as good as full."""
-        assert self.process is not None
-        most_bytes = resource.RLIM_INFINITY if room else 1
-        limits = (most_bytes, resource.RLIM_INFINITY)
-        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, limits)
+    @contextlib.contextmanager
+    def without_room(self) -> Iterator[None]:
+        """Its disk is full."""
+        sign = self.folder / f"{self.host}.full"
+        sign.touch()
+        yield
+        sign.unlink()
 
     async def lose_power(self) -> None:
         """Its machine keeps what was flushed."""
@@ -184,9 +184,13 @@ async def restart(agents: list[Agent], *, power: bool) -> None:
 
 
 async def until_failed(agent: Agent, failed: bool) -> None:
-    async with asyncio.timeout(HANG_S):
-        while bool((await agent.status())["failure"]) is not failed:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    failure: object = None
+    try:
+        async with asyncio.timeout(HANG_S):
+            while bool(failure := (await agent.status())["failure"]) is not failed:
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"{agent.host} says {failure!r} all the time") from None
 
 
 async def disturb(victim: Agent, what: str, rng: random.Random) -> None:
@@ -199,9 +203,8 @@ async def disturb(victim: Agent, what: str, rng: random.Random) -> None:
             await asyncio.sleep(rng.choice([0.2, 1.5]))
             victim.signal(signal.SIGCONT)
         case "full disk":
-            victim.leave_room(room=False)
-            await until_failed(victim, True)
-            victim.leave_room(room=True)
+            with victim.without_room():
+                await until_failed(victim, True)
             await until_failed(victim, False)
 
 
