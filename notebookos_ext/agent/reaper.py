@@ -33,12 +33,12 @@ def exit_words(status: int) -> str:
             name = signal.Signals(number).name
         except ValueError:
             name = "a real-time signal"
-        words = f"killed by signal {number} ({name})"
+        # Whole sentences: a support bundle knows ours by the source.
         if number == signal.SIGKILL:
-            words += ": perhaps out of memory"
-        elif number in (signal.SIGSEGV, signal.SIGBUS):
-            words += ": a crash in compiled code"
-        return words
+            return f"killed by signal {number} ({name}): perhaps out of memory"
+        if number in (signal.SIGSEGV, signal.SIGBUS):
+            return f"killed by signal {number} ({name}): a crash in compiled code"
+        return f"killed by signal {number} ({name})"
     return f"exited with status {os.WEXITSTATUS(status)}"
 
 
