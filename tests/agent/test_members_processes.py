@@ -187,7 +187,7 @@ async def until_failed(agent: Agent, failed: bool) -> None:
     failure: object = None
     try:
         async with asyncio.timeout(HANG_S):
-            while bool(failure := (await agent.status())["failure"]) is not failed:
+            while bool(failure := (await agent.status())["failure"]) is not failed:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     except TimeoutError:
         raise AssertionError(f"{agent.host} says {failure!r} all the time") from None
