@@ -18,10 +18,23 @@ from notebookos_ext.cluster.entries import Delta
 TESTS = Path(__file__).parent
 
 
-class Template:
-    """A process that forks replicas."""
+LIBRARIES = (
+    "numpy",
+    "pandas",
+    "torch._dynamo",
+    "sklearn.linear_model",
+    "matplotlib.pyplot",
+    "ipywidgets",
+    "networkx",
+    "scipy.stats",
+    "sympy",
+)
 
-    def __init__(self) -> None:
+
+class Template:
+    """A process that forks replicas, which have `libraries` loaded."""
+
+    def __init__(self, libraries: tuple[str, ...] = LIBRARIES) -> None:
         self.control, theirs = socket.socketpair()
         environment = os.environ | {
             "PYTHONHASHSEED": "0",
@@ -30,7 +43,7 @@ class Template:
             "OMP_NUM_THREADS": "1",
         }
         self.process = subprocess.Popen(
-            [sys.executable, str(TESTS / "namespace_replica.py"), str(theirs.fileno())],
+            [sys.executable, str(TESTS / "namespace_replica.py"), str(theirs.fileno()), *libraries],
             pass_fds=[theirs.fileno()],
             env=environment,
         )

@@ -1,7 +1,7 @@
 """A replica for tests: the real shell and synchronizer in a process of its own, told what to do.
 
-`python -m namespace_replica SOCKET_FD` is a template: it imports what the scenarios use once and
-forks a replica for each request, so that a pair of replicas costs milliseconds.
+`python -m namespace_replica SOCKET_FD [LIBRARY...]` is a template: it imports what cells use once,
+and forks a replica for each request, so that a pair of replicas costs milliseconds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-IMPORTED = (
-    "numpy",
-    "pandas",
-    "torch._dynamo",
-    "sklearn.linear_model",
-    "matplotlib.pyplot",
-    "ipywidgets",
+import namespace_graph
+
+SHELL = (
+    "IPython.core.application",
+    "IPython.core.completerlib",
+    "IPython.core.crashhandler",
+    "IPython.core.magics",
+    "pygments.formatters.terminal256",
+    "notebookos_ext.kernel.synchronizer",
 )
+"""What every replica needs."""
 
 
 def send(stream: socket.socket, message: Any, descriptors: tuple[int, ...] = ()) -> None:
@@ -78,6 +81,17 @@ class Folder:
         return data
 
 
+class Screen(io.TextIOBase):
+    """A standard stream whose text a test sees."""
+
+    def __init__(self, parts: list[str]) -> None:
+        self._parts = parts
+
+    def write(self, text: str) -> int:
+        self._parts.append(text)
+        return len(text)
+
+
 class Replica:
     """What runs in the forked process."""
 
@@ -87,11 +101,14 @@ class Replica:
 
         from notebookos_ext.kernel.synchronizer import Synchronizer, SyncOptions
 
+        self.shown: list[str] = []
+        sys.stdout, sys.stderr = Screen(self.shown), Screen(self.shown)
         config = Config()
         config.HistoryManager.enabled = False
         config.InteractiveShell.xmode = "Minimal"
         config.InteractiveShell.colors = "nocolor"
         self.shell = InteractiveShell.instance(config=config)
+        self.initial = dict(self.shell.user_ns)
         self.store = Folder(store)
         self.synchronizer = Synchronizer(
             self.shell,
@@ -102,11 +119,19 @@ class Replica:
 
     def run(self, code: str) -> tuple[str, str]:
         """Run a cell; returns what it printed and the error that it raised."""
-        output = io.StringIO()
-        with contextlib.redirect_stdout(output):
-            result = self.shell.run_cell(code, store_history=True)
+        self.shown.clear()
+        result = self.shell.run_cell(code, store_history=True)
         error = result.error_before_exec or result.error_in_exec
-        return output.getvalue(), "" if error is None else f"{type(error).__name__}: {error}"
+        return "".join(self.shown), "" if error is None else f"{type(error).__name__}: {error}"
+
+    def enter(self, folder: str) -> None:
+        """Make that the working directory, as if the kernel had begun there."""
+        os.chdir(folder)
+        self.synchronizer.collect()
+
+    def graph(self, without: set[str]) -> dict[str, str]:
+        """What each name leads to, as text; see `namespace_graph`."""
+        return namespace_graph.describe(self.shell.user_ns, self.initial, without)
 
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the namespace, which must be picklable."""
@@ -191,12 +216,12 @@ def serve(stream: socket.socket, store: str, options: dict[str, int]) -> None:
         send(stream, answer)
 
 
-def template(control: socket.socket) -> None:
+def template(control: socket.socket, libraries: list[str]) -> None:
     """Import, then fork a replica per request."""
     import importlib
 
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    for name in IMPORTED:
+    for name in (*libraries, *SHELL):
         importlib.import_module(name)
     while True:
         try:
@@ -214,4 +239,7 @@ def template(control: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    template(socket.socket(fileno=int(sys.argv[1])))
+    # Imported: what this file defines is not the notebook's.
+    from namespace_replica import template as run
+
+    run(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:])

@@ -55,6 +55,26 @@ def reduce_array(pickler: Reduction, array: Any) -> Reduced:
     )
 
 
+def reduce_subclass(pickler: Reduction, array: Any) -> Reduced:
+    """An array of a class that is not numpy's: numpy's own pickling loses its attributes."""
+    kind, ndarray = type(array), sys.modules["numpy"].ndarray
+    if kind.__module__.partition(".")[0] == "numpy" or kind.__reduce__ is not ndarray.__reduce__:
+        return pickler.plain(array)
+    state = dict(getattr(array, "__dict__", {}))
+    return load_subclass, (array.view(ndarray), kind), state, None, None, set_attributes
+
+
+def load_subclass(array: Any, kind: Any) -> Any:
+    """The same memory, seen as another class."""
+    return array.view(kind)
+
+
+def set_attributes(array: Any, attributes: dict[str, Any]) -> None:
+    """Give an array of a class of its own what it had, and nothing that making it added."""
+    vars(array).clear()
+    vars(array).update(attributes)
+
+
 def _reduce_owner(pickler: Reduction, array: Any) -> Reduced:
     if (
         array.dtype.hasobject

@@ -203,8 +203,10 @@ class Definitions:
     def class_header(self, cls: type) -> Header:
         """What creates the class: metaclass, name, bases."""
         if issubclass(cls, Enum):
-            bases, name, qualname, members, module, *_ = private._enum_getnewargs(cls)  # noqa: SLF001
-            return ("enum", bases, name, qualname, members, module)
+            bases, name, qualname, _, module, *_ = private._enum_getnewargs(cls)  # noqa: SLF001
+            # With aliases and combined flags, which are no members of their own.
+            values = {name: member.value for name, member in cls.__members__.items()}
+            return ("enum", bases, name, qualname, values, module)
         meta, name, bases, keywords, *_ = private._class_getnewargs(cls)  # noqa: SLF001
         if "__slots__" in cls.__dict__:
             keywords["__slots__"] = cls.__dict__["__slots__"]
@@ -223,6 +225,13 @@ class Definitions:
             for key, value in state.items()
             if key != "__slots__" and not isinstance(value, types.MemberDescriptorType)
         }
+        body |= {"__name__": cls.__name__, "__qualname__": cls.__qualname__}
+        if issubclass(cls, Enum):
+            body[".members"] = {
+                name: attributes
+                for name, member in cls.__members__.items()
+                if (attributes := _own_attributes(member))
+            }
         return finalizers.noticed(cls, body)
 
     def _create_class(self, def_id: str, header: Header) -> type:
@@ -285,7 +294,15 @@ def _clear_class(cls: type, body: dict[str, Any]) -> None:
             type.__delattr__(cls, key)
 
 
+def _own_attributes(member: Enum) -> dict[str, Any]:
+    """What an enum's `__init__` or `__new__` gave a member; `Enum` keeps its own beside that."""
+    return {key: value for key, value in vars(member).items() if not key.startswith("_")}
+
+
 def _fill_class(cls: type, body: dict[str, Any]) -> None:
+    for name, attributes in body.pop(".members", {}).items():
+        member: Any = cls[name]  # type: ignore[index]
+        vars(member).update(attributes)
     registered = body.pop("_abc_impl", None)
     if "__del__" in body:
         finalizers.give(cls, body.pop("__del__"))

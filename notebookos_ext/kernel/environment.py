@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import decimal
 import importlib
-import logging
 import os
 import random
 import re
@@ -22,6 +21,7 @@ from typing import Any
 from notebookos_ext.cluster.entries import EARLY_SECTIONS
 from notebookos_ext.kernel import ipython_state, library_state
 from notebookos_ext.kernel.module_state import ModuleState
+from notebookos_ext.kernel.process_state import ProcessState
 
 PREFIX = "env:"
 """Before a section's name among the names of roots; no identifier contains a colon."""
@@ -45,8 +45,8 @@ class Environment:
             "path": (_search_path, _set_search_path),
             "decimal": (_decimal_context, _set_decimal_context),
             "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
-            "logging": (_log_levels, _set_log_levels),
             **self._modules.sections,
+            **ProcessState().sections,
             **library_state.SECTIONS,
             **(self._ipython.sections if self._ipython is not None else {}),
             # After what may import something: modules add filters, and some draw random numbers.
@@ -155,23 +155,3 @@ def _set_decimal_context(state: Any) -> None:
     *numbers, flags, traps = state
     signals = [[getattr(decimal, name) for name in names] for names in (flags, traps)]
     decimal.setcontext(decimal.Context(*numbers, *signals))
-
-
-def _log_levels() -> dict[str, Any]:
-    manager = logging.root.manager
-    levels = {
-        name: (logger.level, logger.disabled, logger.propagate)
-        for name, logger in list(manager.loggerDict.items())
-        if isinstance(logger, logging.Logger)
-        and (logger.level or logger.disabled or not logger.propagate)
-    }
-    return {"root": logging.root.level, "disable": manager.disable, "loggers": levels}
-
-
-def _set_log_levels(state: dict[str, Any]) -> None:
-    logging.root.setLevel(state["root"])
-    logging.disable(state["disable"])
-    for name, (level, disabled, propagate) in state["loggers"].items():
-        logger = logging.getLogger(name)
-        logger.setLevel(level)
-        logger.disabled, logger.propagate = disabled, propagate

@@ -16,6 +16,8 @@ from notebookos_ext.cluster.entries import HistoryRecord
 _NUMBERED = re.compile(r"_i?[0-9]+\Z")
 _OUT = re.compile(r"Out\[([0-9]+)\]\Z")
 _LATEST = ("_", "__", "___")
+_OVERWRITTEN = -2
+"""A result that another one of the same cell replaced in `Out`: it travels as a variable."""
 _INPUTS = ("_i", "_ii", "_iii")
 _TRACEBACK = ("last_type", "last_value", "last_traceback", "last_exc")
 
@@ -56,16 +58,27 @@ class History:
                 return int(number)
         return -1
 
+    def _latest(self, name: str) -> int:
+        value = self._shell.user_ns.get(name, self)
+        number = self._number(value)
+        ours = getattr(getattr(self._shell, "displayhook", None), name, None)
+        return _OVERWRITTEN if number < 0 and ours is value and value != "" else number
+
     def roots(self) -> dict[str, Any]:
         """The values of `Out` by the names of their roots."""
         return {f"Out[{number}]": value for number, value in self._out().items()}
+
+    def latest_roots(self) -> set[str]:
+        """The roots of the results that still have a short name: `_`, `__`, `___`."""
+        namespace = getattr(self._shell, "user_ns", {})
+        numbers = (self._number(namespace.get(name, self)) for name in _LATEST)
+        return {f"Out[{number}]" for number in numbers if number >= 0}
 
     def record(self) -> HistoryRecord | None:
         """What the history gained; None if nothing."""
         if self._manager is None:
             return None
-        namespace = self._shell.user_ns
-        latest = tuple(self._number(namespace.get(name, self)) for name in _LATEST)
+        latest = tuple(map(self._latest, _LATEST))
         inputs = self._manager.input_hist_parsed
         now = (len(inputs), self._shell.execution_count, latest)
         if now == self._last:
@@ -110,13 +123,14 @@ class History:
         hook = getattr(self._shell, "displayhook", None)
         hidden = getattr(self._shell, "user_ns_hidden", {})
         for name, number in zip(_LATEST, record.latest, strict=True):
-            if number in self._out():
+            if number in self._out() or number == _OVERWRITTEN:
                 # In all three, else IPython takes the value for the user's and never changes it.
-                namespace[name] = hidden[name] = self._out()[number]
+                value = namespace.get(name) if number == _OVERWRITTEN else self._out()[number]
+                namespace[name] = hidden[name] = value
                 if hook is not None:
                     setattr(hook, name, namespace[name])
         self._sent = len(self._manager.input_hist_parsed)
-        latest = tuple(self._number(namespace.get(name, self)) for name in _LATEST)
+        latest = tuple(map(self._latest, _LATEST))
         self._last = (self._sent, record.count, latest)
 
     def take(self, values: dict[str, Any]) -> None:

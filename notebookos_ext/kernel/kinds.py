@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import io
+import os
 import re
 import sys
 import threading
@@ -84,6 +85,9 @@ def _logger(pickler: Reduction, logger: Any) -> Reduced:
 
 def _handler(_: Reduction, handler: Any) -> Reduced:
     state = {key: value for key, value in vars(handler).items() if key != "lock"}
+    if isinstance(handler, sys.modules["logging"].FileHandler) and handler.stream is not None:
+        # It is flushed after each record, and opened again with the next one.
+        state.update(stream=None, mode=handler.mode.replace("w", "a"))
     return load_handler, (type(handler),), state, None, None, fill
 
 
@@ -208,6 +212,13 @@ def load_lru_cache(function: Any, parameters: dict[str, Any]) -> Any:
     return functools.lru_cache(**parameters)(function)
 
 
+def load_own_dict(kind: Any) -> Any:
+    """A dict whose attributes are its items."""
+    made = kind.__new__(kind)
+    made.__dict__ = made
+    return made
+
+
 def fill(value: Any, state: dict[str, Any]) -> None:
     """Set the attributes without asking the object, whose hooks may need what is not there yet."""
     vars(value).update(state)
@@ -274,7 +285,13 @@ def load_match(pattern: Any, name: str, text: Any, start: int, end: int) -> Any:
 
 def _file(pickler: Reduction, stream: Any) -> Reduced:
     if stream.closed:
-        return load_closed_file, (str(getattr(stream, "name", "")), getattr(stream, "mode", "r"))
+        encoding = getattr(stream, "encoding", None)
+        return load_closed_file, (
+            type(stream),
+            stream.name,
+            getattr(stream, "mode", None),
+            encoding,
+        )
     name, mode = getattr(stream, "name", None), str(getattr(stream, "mode", ""))
     if not isinstance(name, str) or stream.isatty():
         return pickler.hold(stream, "an open file without a path")
@@ -295,7 +312,7 @@ def _file(pickler: Reduction, stream: Any) -> Reduced:
 def _memory_stream(pickler: Reduction, stream: Any) -> Reduced:
     if not stream.closed:
         return pickler.plain(stream)
-    return load_closed_file, ("", "b" if isinstance(stream, io.BytesIO) else "")
+    return load_closed_stream, (type(stream),)
 
 
 def load_file(name: str, mode: str, encoding: str | None, place: int) -> Any:
@@ -305,11 +322,24 @@ def load_file(name: str, mode: str, encoding: str | None, place: int) -> Any:
     return stream
 
 
-def load_closed_file(name: str, mode: str) -> Any:
-    """A file object that was closed."""
-    stream: Any = io.BytesIO() if "b" in mode else io.StringIO()
-    if name:
-        stream.name = name
+def load_closed_stream(kind: Any) -> Any:
+    """A stream in memory that was closed."""
+    stream = kind()
+    stream.close()
+    return stream
+
+
+def load_closed_file(kind: Any, name: Any, mode: str | None, encoding: str | None) -> Any:
+    """A file object that was closed. The path it is said to have is never opened."""
+    raw = io.FileIO(os.devnull, "r+")
+    raw.name = name
+    stream: Any = raw
+    if kind is io.TextIOWrapper:
+        stream = io.TextIOWrapper(io.BufferedRandom(raw), encoding=encoding)
+        if mode is not None:
+            stream.mode = mode
+    elif kind is not io.FileIO:
+        stream = kind(raw)
     stream.close()
     return stream
 
@@ -334,17 +364,27 @@ def load_popen(kind: Any) -> Any:
 
 
 def _executor(pickler: Reduction, executor: Any) -> Reduced:
-    if executor._shutdown:  # noqa: SLF001
-        return load_closed_pool, (type(executor), executor._max_workers)  # noqa: SLF001
-    if executor._work_queue.qsize():  # noqa: SLF001
+    pool: Any = sys.modules["concurrent.futures"].ThreadPoolExecutor
+    closed = executor._shutdown  # noqa: SLF001
+    if not closed and executor._work_queue.qsize():  # noqa: SLF001
         return pickler.hold(executor, "a thread pool with work in it")
-    return type(executor), (executor._max_workers,)  # noqa: SLF001
+    # What a subclass adds travels; threads, locks and the queue are made anew.
+    mine = vars(pool(1))
+    state = {key: value for key, value in vars(executor).items() if key not in mine}
+    made_with = tuple(getattr(executor, name) for name in _POOL_PARTS)
+    return load_pool, (type(executor), made_with, closed), state, None, None, fill
 
 
-def load_closed_pool(kind: Any, workers: int) -> Any:
-    """A thread pool that takes no more work."""
-    executor = kind(workers)
-    executor.shutdown()
+_POOL_PARTS = ("_max_workers", "_thread_name_prefix", "_initializer", "_initargs")
+
+
+def load_pool(kind: Any, made_with: tuple[Any, ...], closed: bool) -> Any:
+    """A thread pool that has not begun to work, or takes no more of it."""
+    pool = sys.modules["concurrent.futures"].ThreadPoolExecutor
+    executor = kind.__new__(kind)
+    pool.__init__(executor, *made_with)
+    if closed:
+        executor.shutdown()
     return executor
 
 
@@ -422,6 +462,39 @@ def _loop(pickler: Reduction, loop: Any) -> Reduced:
     return asyncio.get_event_loop, ()
 
 
+def _socket(pickler: Reduction, connection: Any) -> Reduced:
+    if connection.fileno() != -1:
+        return pickler.hold(connection, "an open socket")
+    return load_closed_socket, (
+        type(connection),
+        (connection.family, connection.type, connection.proto),
+    )
+
+
+def load_closed_socket(kind: Any, arguments: tuple[Any, ...]) -> Any:
+    """A socket that was closed."""
+    connection = kind(*arguments)
+    connection.close()
+    return connection
+
+
+def _mapped(pickler: Reduction, memory: Any) -> Reduced:
+    return pickler.hold(memory, "a mapped file") if not memory.closed else (load_closed_map, ())
+
+
+def load_closed_map() -> Any:
+    """Mapped memory that was given back."""
+    memory = __import__("mmap").mmap(-1, 1)
+    memory.close()
+    return memory
+
+
+def _foreign_data(pickler: Reduction, data: Any) -> Reduced:
+    if type(data).__module__ != "ctypes":
+        return pickler.hold(data, "the layout of a ctypes class is of this process")
+    return pickler.plain(data)
+
+
 def _held(reason: str) -> Reducer:
     def reduce(pickler: Reduction, value: Any) -> Reduced:
         return pickler.hold(value, reason)
@@ -466,8 +539,12 @@ BY_NAME: dict[tuple[str, str], Reducer] = {
     ("sqlite3", "Cursor"): _held("a cursor of a database connection"),
     ("concurrent.futures.thread", "ThreadPoolExecutor"): _executor,
     ("concurrent.futures._base", "Future"): _future,
-    ("_socket", "socket"): _held("an open socket"),
-    ("mmap", "mmap"): _held("a mapped file"),
+    ("_socket", "socket"): _socket,
+    ("mmap", "mmap"): _mapped,
+    ("_ctypes", "_CData"): _foreign_data,
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter"): _held(
+        "an iterator of a DataLoader belongs to this process"
+    ),
     ("_asyncio", "Task"): _held("a running task"),
     ("_asyncio", "Future"): _held("a future of this process's event loop"),
     ("asyncio.events", "AbstractEventLoop"): _loop,

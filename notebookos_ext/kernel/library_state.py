@@ -141,6 +141,60 @@ def _set_pandas_options(options: dict[str, Any]) -> None:
         pandas.set_option(name, value)
 
 
+_EXTENDED = ("Series", "DataFrame", "Index")
+_GROUPED = ("DataFrameGroupBy", "SeriesGroupBy", "GroupBy")
+_seen_sizes: list[int] = []
+_seen_extensions: dict[tuple[str, str], Any] = {}
+
+
+def _pandas_classes() -> dict[str, type]:
+    pandas = sys.modules["pandas"]
+    groups = sys.modules["pandas.core.groupby"]
+    windows = sys.modules["pandas.core.window"]
+    return {
+        **{name: getattr(pandas, name) for name in _EXTENDED},
+        **{name: getattr(groups, name) for name in _GROUPED if hasattr(groups, name)},
+        **{name: getattr(windows, name) for name in ("Rolling", "Expanding")},
+    }
+
+
+def _pandas_extensions() -> Any:
+    """What others put onto pandas' classes: accessors, and methods such as `progress_apply`."""
+    if _loaded("pandas") is None:
+        return None
+    classes = _pandas_classes()
+    sizes = [len(vars(kind)) for kind in classes.values()]
+    if sizes != _seen_sizes:
+        # Looked at only when something was added: the classes have thousands of attributes.
+        _seen_sizes[:] = sizes
+        _seen_extensions.clear()
+        for owner, kind in classes.items():
+            for name, value in vars(kind).items():
+                made = getattr(value, "_accessor", value)
+                module = getattr(made, "__module__", None) or "pandas"
+                if callable(made) and module.partition(".")[0] not in {"pandas", "builtins"}:
+                    _seen_extensions[owner, name] = value
+    return dict(_seen_extensions)
+
+
+def _set_pandas_extensions(extensions: dict[tuple[str, str], Any]) -> None:
+    importlib.import_module("pandas")
+    classes = _pandas_classes()
+    for (owner, name), value in extensions.items():
+        setattr(classes[owner], name, value)
+        if hasattr(value, "_accessor"):
+            classes[owner]._accessors.add(name)  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def _sklearn_options() -> Any:
+    sklearn = _loaded("sklearn")
+    return None if sklearn is None else dict(sklearn.get_config())
+
+
+def _set_sklearn_options(options: dict[str, Any]) -> None:
+    importlib.import_module("sklearn").set_config(**options)
+
+
 _NOT_STYLE = {"backend", "backend_fallback", "interactive"}
 
 
@@ -185,6 +239,8 @@ SECTIONS: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     "numpy.errors": (_numpy_errors, _set_numpy_errors),
     "torch.options": (_torch_options, _set_torch_options),
     "pandas.options": (_pandas_options, _set_pandas_options),
+    "pandas.extensions": (_pandas_extensions, _set_pandas_extensions),
+    "sklearn.options": (_sklearn_options, _set_sklearn_options),
     "matplotlib": (_matplotlib_parameters, _set_matplotlib_parameters),
 }
 """Each section's name with what reads it and what sets it."""

@@ -22,7 +22,7 @@ from typing import Any
 
 from cloudpickle import cloudpickle as private
 
-from notebookos_ext.kernel import arrays, frames, kinds, optimizers, tensors, trials
+from notebookos_ext.kernel import arrays, documents, frames, kinds, optimizers, tensors, trials
 from notebookos_ext.kernel.blocks import Fingerprints
 from notebookos_ext.kernel.definitions import (
     Definition,
@@ -48,6 +48,7 @@ _BY_NAME: dict[tuple[str, str], Reducer] = {
     ("numpy", "dtype"): arrays.reduce_dtype,
     ("numpy", "ufunc"): arrays.reduce_ufunc,
     ("numpy", "memmap"): arrays.reduce_memmap,
+    ("numpy", "ndarray"): arrays.reduce_subclass,
     ("numpy.random.mtrand", "RandomState"): arrays.reduce_random_state,
     ("torch._C", "Generator"): tensors.reduce_generator,
     ("torch", "Tensor"): tensors.reduce_tensor,
@@ -59,12 +60,13 @@ _BY_NAME: dict[tuple[str, str], Reducer] = {
     ("torch", "memory_format"): tensors.reduce_dtype,
     ("torch.jit._script", "ScriptModule"): tensors.reduce_script,
     ("torch.optim.optimizer", "Optimizer"): optimizers.reduce_optimizer,
-    ("typing", "TypeVar"): frames.reduce_constant,
     **frames.BY_NAME,
+    **documents.BY_NAME,
 }
 _TYPE_PARAMETERS = frozenset({("typing", "ParamSpec"), ("typing", "TypeVarTuple")})
 _EXACT_BY_NAME: dict[tuple[str, str], Reducer] = {("numpy", "ndarray"): arrays.reduce_array}
 """Kinds whose subclasses have reductions of their own."""
+_TYPE_VARIABLE = ("typing", "TypeVar")
 
 # A copy: whoever imports dill or registers reducers with cloudpickle changes theirs, not ours.
 _DISPATCH = ChainMap(dict(private.Pickler._dispatch_table), copyreg.dispatch_table)  # noqa: SLF001
@@ -133,6 +135,12 @@ def _default(pickler: Reduction, value: object) -> Reduced:
         return pickler.hold(value, str(error) or type(error).__name__)
     if isinstance(reduced, str):
         pickler.separate(value)
+    elif (name := sentinel_name(value, reduced)) is not None:
+        pickler.separate(value)
+        return name
+    elif isinstance(value, dict) and getattr(value, "__dict__", None) is value:
+        items: Any = value
+        return kinds.load_own_dict, (type(value),), None, None, iter(list(items.items()))
     elif (
         3 <= len(reduced) < 6
         and reduced[2] is not None
@@ -142,6 +150,20 @@ def _default(pickler: Reduction, value: object) -> Reduced:
         # Looking for __setstate__ on the half-made object would run the user's __getattr__.
         return (*(*reduced, None, None)[:5], kinds.fill_slots)
     return reduced
+
+
+def sentinel_name(value: object, reduced: Any) -> str | None:
+    """The name of a value without contents that its module keeps, such as `dataclasses.MISSING`.
+
+    What such a value means is that it is this one object.
+    """
+    kind = type(value)
+    if reduced[0] is not copyreg.__newobj__ or reduced[1] != (kind,) or any(reduced[2:]):  # type: ignore[attr-defined]  # typeshed lacks it
+        return None
+    module = sys.modules.get(kind.__module__)
+    if module is None or kind.__module__ == "__main__" or isinstance(value, list | dict | set):
+        return None
+    return next((name for name, each in vars(module).items() if each is value), None)
 
 
 def _tried(reducer: Reducer) -> Reducer:
@@ -260,6 +282,8 @@ class NamespacePickler(pickle.Pickler):
         if found is None:
             # The session keeps no reference: the pickler's memo does, as long as it matters.
             found = private._should_pickle_by_reference(value)  # noqa: SLF001
+            module = sys.modules.get(getattr(value, "__module__", None) or "")
+            found = found and not (isinstance(module, types.ModuleType) and _made_here(module))
             self.session.importable[id(value)] = found
         return found
 
@@ -374,7 +398,11 @@ def _depth(definition: object) -> int:
 def _reduce_class(pickler: Any, cls: type) -> Reduced:
     if type(cls) is type and (cls.__module__ == "builtins" or cls in private._BUILTIN_TYPE_NAMES):  # noqa: SLF001
         return private._class_reduce(cls)  # noqa: SLF001
-    return NotImplemented if pickler.importable(cls) else pickler.reference(cls)
+    if pickler.importable(cls):
+        return NotImplemented
+    if type(cls).__module__ == "_ctypes":
+        return pickler.hold(cls, "the layout of a ctypes class is of this process")
+    return pickler.reference(cls)
 
 
 def _reduce_function(pickler: Any, function: types.FunctionType) -> Reduced:
@@ -392,6 +420,21 @@ def _reduce_type_parameter(pickler: Reduction, parameter: Any) -> Reduced:
     # Known to cloudpickle under an id, as type variables are.
     tracked = private._get_or_create_tracker_id(parameter)  # noqa: SLF001
     return load_type_parameter, (type(parameter), parameter.__name__, tracked)
+
+
+def _reduce_type_variable(pickler: Reduction, variable: Any) -> Reduced:
+    pickler.separate(variable)
+    reduced = pickler.plain(variable)
+    if not isinstance(reduced, tuple) or reduced[0] is not private._make_typevar:  # noqa: SLF001
+        return reduced
+    return load_type_variable, (reduced[1], variable.__module__)
+
+
+def load_type_variable(arguments: tuple[Any, ...], module: str) -> Any:
+    """A type variable of the notebook: cloudpickle makes one per id, and calls it its own."""
+    made = private._make_typevar(*arguments)  # noqa: SLF001
+    made.__module__ = module
+    return made
 
 
 def load_type_parameter(kind: Any, name: str, tracked: str) -> Any:
@@ -491,6 +534,8 @@ def _known_reducer(kind: type) -> Reducer:
         return _reduce_class
     if (kind.__module__, kind.__qualname__) in _TYPE_PARAMETERS:
         return _reduce_type_parameter
+    if (kind.__module__, kind.__qualname__) == _TYPE_VARIABLE:
+        return _reduce_type_variable
     exact = _EXACT_BY_NAME.get((kind.__module__, kind.__qualname__))
     if exact is not None:
         return exact

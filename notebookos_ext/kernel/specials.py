@@ -36,6 +36,7 @@ def special_objects(shell: Any, namespace: dict[str, Any]) -> dict[str, Any]:
         "inputs": getattr(history, "input_hist_parsed", None),
         "raw inputs": getattr(history, "input_hist_raw", None),
         "outputs": getattr(history, "output_hist", None),
+        "shown": getattr(history, "outputs", None),
         "directories": getattr(history, "dir_hist", None),
         "random": random._inst,  # noqa: SLF001
     }

@@ -30,7 +30,7 @@ from notebookos_ext.kernel.definitions import Definition, Definitions
 from notebookos_ext.kernel.environment import PREFIX, Environment
 from notebookos_ext.kernel.gpu_reach import gpu_names
 from notebookos_ext.kernel.grouping import Group
-from notebookos_ext.kernel.held import Tombstone
+from notebookos_ext.kernel.held import Leaf, Tombstone
 from notebookos_ext.kernel.history import History
 from notebookos_ext.kernel.loading import Loading, NamespaceUnpickler, load_streams
 from notebookos_ext.kernel.pages import PageTracker
@@ -208,8 +208,12 @@ class Synchronizer:
         return survey_one(self._session, stones, Group(names, ()))
 
     def _name_held(self, dumps: list[Dumped]) -> tuple[tuple[HeldName, ...], tuple[str, ...]]:
-        leaves = sorted({pair for dumped in dumps for pair in dumped.leaves})
-        found = {(name, leaf.type_name): leaf for name, leaf in leaves if leaf.held}
+        latest = self._history.latest_roots()
+        found: dict[tuple[str, str], Leaf] = {}
+        for name, leaf in sorted(pair for dumped in dumps for pair in _named_best(dumped.leaves)):
+            # A result that only Out has holds the kernel while it has a short name.
+            if leaf.held and (not name.startswith("Out[") or name in latest):
+                found[_for_users(name), leaf.type_name] = leaf
         held = [HeldName(name, kind, leaf.reason) for (name, kind), leaf in found.items()]
         if frames.open_comms(self._shell) and not any(
             each.reason == frames.OPEN_WIDGET for each in held
@@ -343,6 +347,18 @@ class Synchronizer:
             present = tuple(each for each in ids if self._definitions.get(each) is not None)
             if names or present:
                 self._roster.note(survey_one(session, values, Group(names, present)))
+
+
+def _named_best(leaves: Iterable[tuple[str, Leaf]]) -> set[tuple[str, Leaf]]:
+    """Without what `Out` has of something that a variable leads to as well."""
+    pairs = set(leaves)
+    named = {leaf for name, leaf in pairs if not name.startswith("Out[")}
+    return {pair for pair in pairs if not pair[0].startswith("Out[") or pair[1] not in named}
+
+
+def _for_users(name: str) -> str:
+    """What is not the namespace's is called by what it is."""
+    return f"({name.removeprefix(PREFIX)})" if name.startswith(PREFIX) else name
 
 
 def _is_around(component: Component) -> bool:

@@ -87,9 +87,13 @@ def reduce_tensor(pickler: Reduction, tensor: Any) -> Reduced:
 
 def _reduce_computed(pickler: Reduction, tensor: Any) -> Reduced:
     """A tensor with a history: its values travel; the graph behind it does not."""
-    if graph_is_alive(tensor.grad_fn):
-        pickler.lose(tensor, "the graph for backward() lives in this process")
-    return load_computed, (tensor.detach(),)
+    kind = type(tensor.grad_fn)
+    lost = getattr(kind, _LOST_MARK, None)
+    if lost is None:
+        lost = graph_is_alive(tensor.grad_fn)
+        if lost:
+            pickler.lose(tensor, "the graph for backward() lives in this process")
+    return load_computed, (tensor.detach(), kind.__name__, lost)
 
 
 _saved_names: dict[type, tuple[str, ...]] = {}
@@ -110,6 +114,8 @@ def graph_is_alive(node: Any, limit: int = 200) -> bool:
             continue
         seen.add(current)
         kind = type(current)
+        if hasattr(kind, _LOST_MARK):
+            return False
         names = _saved_names.get(kind)
         if names is None:
             found = (name for name in dir(kind) if name.startswith("_saved_"))
@@ -191,9 +197,44 @@ def load_on_device(storage: Any, device: str) -> Any:
     return storage
 
 
-def load_computed(values: Any) -> Any:
-    """The values of a tensor whose graph stayed behind."""
-    return values
+_LOST_MARK = "notebookos_lost"
+"""On the type of a node whose graph stayed behind: whether it could still have run there."""
+_SPENT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after "
+    "they have already been freed). Saved intermediate values of the graph are freed when you call "
+    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
+    "graph a second time or if you need to access saved tensors after calling backward."
+)
+"""What torch says when a graph was used up."""
+_LOST = (
+    "the graph for backward() was lost with the replica that had it; run the cell that computes "
+    "this tensor again"
+)
+
+
+def load_computed(values: Any, node: str, lost: bool) -> Any:
+    """The values of a tensor whose graph stayed behind: one that says so when it is to run.
+
+    `node` is what the graph's last node was called, `lost` whether it could still have run.
+    """
+    torch = __import__("torch")
+    reason = _LOST if lost else _SPENT
+
+    class Gone(torch.autograd.Function):  # type: ignore[misc,name-defined]
+        @staticmethod
+        def forward(ctx: Any, result: Any, _: Any) -> Any:
+            ctx.mark_dirty(result)
+            return result
+
+        @staticmethod
+        def backward(ctx: Any, *_: Any) -> Any:  # noqa: ARG004 - torch's signature
+            raise RuntimeError(reason)
+
+    kind = Gone._backward_cls  # noqa: SLF001
+    kind.__name__ = node
+    setattr(kind, _LOST_MARK, lost)
+    with torch.enable_grad():
+        return Gone.apply(values, torch.empty(0, requires_grad=True))
 
 
 def set_gradient(tensor: Any, gradient: Any) -> None:
