@@ -13,7 +13,7 @@ import concurrent.futures
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TypeVar
 
 from notebookos_ext.clock import Clock
@@ -57,6 +57,9 @@ READ_RECENTLY_S = 20.0
 """Devices are read only while somebody looks at the readings."""
 
 Value = TypeVar("Value")
+MembersTold = Mapping[HostId, Mapping[KernelId, MemberStatus]]
+"""What each host said of its members of the kernels' Raft groups."""
+
 log = logging.getLogger(__name__)
 
 
@@ -107,7 +110,7 @@ class Controller:
         keeper: Keeper,
         store: StoreAddress,
         observers: Sequence[Observer] = (),
-        on_members: Callable[[Sequence[MemberStatus]], None] = lambda _: None,
+        on_members: Callable[[MembersTold], None] = lambda _: None,
     ) -> None:
         self._scheduler = scheduler
         self._observers = tuple(observers)
@@ -381,9 +384,7 @@ class Controller:
             # Metrics are read by others, whether somebody looks at the sidebar or not.
             await self._fleet.read_members()
             await self._fleet.read_stores()
-            self._on_members(
-                [status for told in self._fleet.members.values() for status in told.values()]
-            )
+            self._on_members(self._fleet.members)
 
     # ---- `Outlet` ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ scheduler does not count its hosts for every cell.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -14,10 +14,19 @@ from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.accounting import CellUsage, Meter
 from notebookos_ext.cluster.consensus.ready import Role
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
-from notebookos_ext.cluster.model import HostState, KernelId, KernelState, ReplicaId, ReplicaState
+from notebookos_ext.cluster.model import (
+    HostId,
+    HostState,
+    KernelId,
+    KernelState,
+    ReplicaId,
+    ReplicaState,
+)
 from notebookos_ext.cluster.state import ClusterView
 
 WAIT_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
+MEMBERS_TOLD_MAX = 300
+"""Members with series of their own: each has nine, and all are written at every scrape."""
 RUN_BUCKETS_S = (0.01, 0.1, 1, 10, 60, 300, 1800, 3600, 4 * 3600, 24 * 3600)
 
 
@@ -101,15 +110,18 @@ class Metrics:
             "Changes of leaders that the members now open have seen.",
             registry=registry,
         )
+        self._each_member = _EachMember(registry)
 
-    def note_members(self, members: Sequence[MemberStatus]) -> None:
+    def note_members(self, told: Mapping[HostId, Mapping[KernelId, MemberStatus]]) -> None:
         """How the members of all kernels' Raft groups are, as their hosts just told."""
+        members = [status for statuses in told.values() for status in statuses.values()]
         for role in Role:
             count = sum(member.role is role for member in members)
             self._members.labels(role=role.value).set(count)
         self._log_bytes.set(sum(member.log_bytes for member in members))
-        self._behind.set(max((m.last_index - m.delivered_index for m in members), default=0))
+        self._behind.set(max(map(_entries_behind, members), default=0))
         self._leader_changes.set(sum(member.leader_changes for member in members))
+        self._each_member.note(told)
 
     def observe(self, event: events.Event, answers: Sequence[actions.Action]) -> None:
         """See `Observer`."""
@@ -168,3 +180,62 @@ class Metrics:
         self._bound.set(len(view.bindings))
         self._subscribed.set(subscribed / provisioned if provisioned else 0.0)
         self._waiting.set(len(view.waiting))
+
+
+class _EachMember:
+    """Gauges of single members, by kernel and host: of those furthest behind, if there are many."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._untold = Gauge(
+            "notebookos_members_untold",
+            f"Members without gauges of their own, beyond the {MEMBERS_TOLD_MAX} furthest behind.",
+            registry=registry,
+        )
+        self._role = Gauge(
+            "notebookos_member_role",
+            "1 for what a member is in its Raft group.",
+            ["kernel", "host", "role"],
+            registry=registry,
+        )
+        self._roles: dict[tuple[KernelId, HostId], str] = {}
+        """The members told now, by kernel and host, and the role of each."""
+        self._quantities: list[tuple[Gauge, Callable[[MemberStatus], int]]] = [
+            (Gauge(f"notebookos_member_{name}", what, ["kernel", "host"], registry=registry), of)
+            for name, what, of in (
+                ("term", "Its newest term.", lambda m: m.term),
+                ("last_index", "Its newest log entry.", lambda m: m.last_index),
+                ("commit_index", "Up to where it knows of a commit.", lambda m: m.commit_index),
+                ("applied_index", "Up to where it has delivered.", lambda m: m.delivered_index),
+                ("entries_behind", "Log entries that it has not delivered.", _entries_behind),
+                ("snapshot_index", "Up to where a snapshot stands.", lambda m: m.snapshot_index),
+                ("log_bytes", "Bytes of its log on disk.", lambda m: m.log_bytes),
+                ("leader_changes", "Leaders it saw since opened.", lambda m: m.leader_changes),
+            )
+        ]
+
+    def note(self, told: Mapping[HostId, Mapping[KernelId, MemberStatus]]) -> None:
+        """Show these members and no others.
+
+        A scrape comes from another thread: what stays is there all the time.
+        """
+        members = [(host, member) for host, all_ in told.items() for member in all_.values()]
+        members.sort(key=lambda item: (-_entries_behind(item[1]), item[1].kernel, item[0]))
+        self._untold.set(max(len(members) - MEMBERS_TOLD_MAX, 0))
+        roles: dict[tuple[KernelId, HostId], str] = {}
+        for host, member in members[:MEMBERS_TOLD_MAX]:
+            place = (member.kernel, host)
+            roles[place] = member.role.value
+            for gauge, of in self._quantities:
+                gauge.labels(*place).set(of(member))
+            self._role.labels(*place, member.role.value).set(1)
+        for place, role in self._roles.items():
+            if roles.get(place) != role:
+                self._role.remove(*place, role)
+            if place not in roles:
+                for gauge, _ in self._quantities:
+                    gauge.remove(*place)
+        self._roles = roles
+
+
+def _entries_behind(member: MemberStatus) -> int:
+    return member.last_index - member.delivered_index

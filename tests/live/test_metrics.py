@@ -90,11 +90,58 @@ def test_members_are_told_by_role_with_what_their_logs_hold(cluster: Measured) -
     behind = msgspec.structs.replace(
         leader, role=Role.FOLLOWER, delivered_index=4, log_bytes=100, leader_changes=2
     )
-    cluster.metrics.note_members([leader, behind, behind])
+    k = KernelId("k")
+    hosts = [HostId(f"host-{number}") for number in (1, 2, 3)]
+    cluster.metrics.note_members(
+        {host: {k: member} for host, member in zip(hosts, (leader, behind, behind), strict=True)}
+    )
     assert cluster.value("notebookos_members", role="leader") == 1
     assert cluster.value("notebookos_members", role="follower") == 2
     assert cluster.value("notebookos_log_bytes") == 200
     assert cluster.value("notebookos_entries_behind") == 5
     assert cluster.value("notebookos_leader_changes") == 4
-    cluster.metrics.note_members([])
+    one = {"kernel": "k", "host": "host-2"}
+    assert cluster.value("notebookos_member_role", **one, role="follower") == 1
+    of_one = {
+        "term": 3,
+        "last_index": 9,
+        "commit_index": 9,
+        "applied_index": 4,
+        "entries_behind": 5,
+        "snapshot_index": 0,
+        "log_bytes": 100,
+        "leader_changes": 2,
+    }
+    for name, value in of_one.items():
+        assert cluster.value(f"notebookos_member_{name}", **one) == value, name
+    leads = msgspec.structs.replace(behind, role=Role.LEADER)
+    cluster.metrics.note_members({HostId("host-2"): {k: leads}})
+    assert cluster.value("notebookos_member_role", **one, role="leader") == 1
+    assert cluster.value("notebookos_member_role", **one, role="follower") is None
+    cluster.metrics.note_members({})
     assert cluster.value("notebookos_members", role="leader") == 0
+    assert cluster.value("notebookos_member_term", **one) is None
+
+
+def test_of_many_members_those_furthest_behind_are_told(
+    cluster: Measured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cluster.metrics is not None
+    monkeypatch.setattr("notebookos_ext.live.metrics.MEMBERS_TOLD_MAX", 2)
+    host = HostId("host-1")
+    cluster.metrics.note_members(
+        {
+            host: {
+                KernelId(name): MemberStatus(
+                    KernelId(name), Role.LEADER, 1, host, 9, 9, applied, False
+                )
+                for name, applied in (("a", 9), ("b", 3), ("c", 8))
+            }
+        }
+    )
+    assert cluster.value("notebookos_members_untold") == 1
+    for kernel, behind in (("b", 6), ("c", 1)):
+        told = cluster.value("notebookos_member_entries_behind", kernel=kernel, host="host-1")
+        assert told == behind
+    of_a = cluster.value("notebookos_member_entries_behind", kernel="a", host="host-1")
+    assert of_a is None
