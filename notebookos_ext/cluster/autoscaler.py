@@ -164,7 +164,7 @@ def look(turn: Turn) -> None:
     staying = [host for host in there if not host.draining]
     if wanted > len(staying):
         _grow(turn, options, wanted, there, staying)
-    elif state.options.migrate or options.rule is ScalingRule.RESERVED:
+    elif state.options.migrate or _stays_empty(state, options):
         _shrink(turn, options, there, staying)
 
 
@@ -195,6 +195,11 @@ def _grow(
     )
 
 
+def _stays_empty(state: ClusterState, options: AutoscalerOptions) -> bool:
+    """Whether hosts become empty by themselves: nothing moves, but only what is empty may go."""
+    return options.rule is ScalingRule.RESERVED or state.stores_after_cells
+
+
 def _shrink(turn: Turn, options: AutoscalerOptions, there: list[Host], staying: list[Host]) -> None:
     state, scaling = turn.state, turn.state.scaling
     since = turn.at - options.keep_s
@@ -209,7 +214,7 @@ def _shrink(turn: Turn, options: AutoscalerOptions, there: list[Host], staying: 
         for host in staying
         if not state.pool.bound_on(host.id) and turn.at - host.joined_at >= options.keep_s
     ]
-    if options.rule is ScalingRule.RESERVED:
+    if _stays_empty(state, options):
         idle = [host for host in idle if not host.replicas]
     idle.sort(key=lambda host: (len(host.replicas), host_order(host.id)))
     for host in idle[:surplus]:

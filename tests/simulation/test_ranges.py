@@ -9,6 +9,7 @@ Diary:
 - All four policies: reservation -5.3 % / 99.9 %, batch 61.8 % / 0 % (each cell pays for a cold
   start), replicated 73.5 % / 98.9 %, pooled 88.7 % / 86.0 % (tuned for thrift on the canonical
   file, where it has 90 % of both).
+- batch 73.0 % / 0 %: it gives hosts back that have become empty.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Range(msgspec.Struct, frozen=True):
 
 RANGES = {
     "reservation": Range((-0.15, 0.0), (0.98, 1.0), (0.05, 2.0), (0.1, 20.0)),
-    "batch": Range((0.55, 0.70), (0.0, 0.05), (10.0, 20.0), (10.0, 60.0)),
+    "batch": Range((0.68, 0.80), (0.0, 0.05), (10.0, 20.0), (10.0, 60.0)),
     "replicated": Range((0.70, 0.80), (0.985, 1.0), (0.05, 2.0), (0.1, 20.0)),
     "pooled": Range((0.84, 0.93), (0.83, 0.95), (1.0, 30.0), (10.0, 600.0)),
 }
