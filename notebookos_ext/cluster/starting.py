@@ -165,6 +165,7 @@ def _look_at(turn: Turn, waiting: WaitingCell) -> None:
     elif isinstance(choice, Leave):
         turn.state.queue.stand(waiting, ())
         turn.reasons[waiting] = choice.reason
+        turn.state.pool.release(kernel.id, RESERVED)
         settling.store(turn, kernel)
     elif isinstance(choice, Move):
         turn.state.queue.stand(waiting, choice.line_at)
