@@ -24,7 +24,11 @@ from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.base import REQUEST_SCHEMA_FILE
 from notebookos_ext.handlers.cluster import ClusterHandler
 from notebookos_ext.handlers.hosts import HostDrainHandler
-from notebookos_ext.handlers.kernels import KernelHandler, KernelMigrationHandler
+from notebookos_ext.handlers.kernels import (
+    KernelHandler,
+    KernelMigrationHandler,
+    KernelUnprotectedHandler,
+)
 from notebookos_ext.handlers.sessions import (
     REVIVAL,
     KernelsHandler,
@@ -266,6 +270,10 @@ class NotebookOSApp(ExtensionApp):
                 (r"/notebookos/api/cluster", ClusterHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}", KernelHandler),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}/migration", KernelMigrationHandler),
+                (
+                    rf"/notebookos/api/kernels/{_KERNEL_ID}/continue-unprotected",
+                    KernelUnprotectedHandler,
+                ),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/usage", UsageHandler),
                 (r"/notebookos/api/usage/timeline", TimelineHandler),

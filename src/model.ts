@@ -79,6 +79,16 @@ export class ClusterModel implements IClusterModel {
     void this._refreshSoon.invoke();
   }
 
+  async continueUnprotected(kernelId: string): Promise<void> {
+    await request(
+      `kernels/${encodeURIComponent(kernelId)}/continue-unprotected`,
+      decodeKernel,
+      this._settings,
+      { method: 'POST' }
+    );
+    void this._refreshSoon.invoke();
+  }
+
   async drainHost(hostId: string, drain: boolean): Promise<void> {
     await request(
       `hosts/${encodeURIComponent(hostId)}/drain`,

@@ -25,6 +25,8 @@ export interface IClusterModel extends IDisposable {
   refresh(): Promise<void>;
   /** Move a replica, to a host of the scheduler's choice; rejects with `Refused` if it cannot. */
   migrate(kernelId: string, replica: number): Promise<void>;
+  /** Let a kernel without a majority go on; rejects with `Refused` if it cannot. */
+  continueUnprotected(kernelId: string): Promise<void>;
   /** Empty a host, or with `drain` false use it again. */
   drainHost(hostId: string, drain: boolean): Promise<void>;
   /** What cells took since a time (seconds since the Unix epoch), by notebook. */

@@ -146,6 +146,9 @@ const kernel = record({
   not_durable: list(text),
   migration: nullable(migration),
   stored: nullable(stored),
+  majority_lost: nullable(text),
+  can_continue: flag,
+  unprotected: flag,
   cells: list(cell)
 });
 

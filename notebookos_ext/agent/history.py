@@ -48,6 +48,8 @@ class CommittedDelta(msgspec.Struct, frozen=True):
     raw: Entry
     attempt: int
     executor: ReplicaId
+    log_key: bytes
+    """What it is signed with: a kernel that goes on in a new group has another from then on."""
 
 
 class Generation:
@@ -82,7 +84,6 @@ class Frozen(msgspec.Struct, frozen=True):
     """A history as it was at one moment; `fold` may be called in another thread."""
 
     kernel: KernelId
-    log_key: bytes
     index: int
     ledger: LedgerState
     folded: tuple[FoldedDelta, ...]
@@ -125,7 +126,7 @@ class Frozen(msgspec.Struct, frozen=True):
     def _decoded(self) -> Iterator[FoldedDelta]:
         for committed in self.deltas:
             raw = committed.raw
-            delta = _delta_of(decode_entry(self.kernel, raw.payload, self.log_key))
+            delta = _delta_of(decode_entry(self.kernel, raw.payload, committed.log_key))
             if delta is not None:
                 yield FoldedDelta(raw.index, delta)
 
@@ -173,7 +174,8 @@ class History:
         index, newest = self._newest
         if index == committed.raw.index:
             return newest
-        return _delta_of(decode_entry(self.kernel, committed.raw.payload, self._log_key))
+        payload = committed.raw.payload
+        return _delta_of(decode_entry(self.kernel, payload, committed.log_key))
 
     def last_delta(self) -> Delta | None:
         """The newest that counts in this epoch."""
@@ -210,7 +212,6 @@ class History:
         """As it is now."""
         return Frozen(
             kernel=self.kernel,
-            log_key=self._log_key,
             index=self.folded_index,
             ledger=self.ledger.state,
             folded=self.generation.folded,
@@ -243,6 +244,34 @@ class History:
         self._on_change()
         return True
 
+    def with_tail(self, tail: Sequence[Entry]) -> History:
+        """A history of its own that has taken these in too; nobody is told of it."""
+        other = History(self.kernel, self._log_key, on_change=lambda: None)
+        other.ledger.restore(self.ledger.state)
+        present = self.generation
+        other.generation = Generation(present.folded, present.folded_index, present.deltas)
+        other.folded_index = self.folded_index
+        other._verdicts = self._verdicts.copy()
+        other._outcomes = self._outcomes.copy()
+        other._pieces = [*self._pieces]
+        other.fold(tail)
+        return other
+
+    @property
+    def last_closed_attempt(self) -> int:
+        """The newest attempt whose end is known; 0 if there is none."""
+        return max(self._outcomes, default=0)
+
+    def regroup(self, log_key: bytes, snapshot: KernelSnapshot, index: int) -> None:
+        """Go on in a group with another key, whose log begins with `snapshot`, at `index`.
+
+        It holds exactly what is known here; replicas that are being fed go on with what they had.
+        """
+        former = self.generation
+        self.generation = former.next = Generation(snapshot.deltas, snapshot.index)
+        self.folded_index = max(self.folded_index, index)
+        self._log_key = log_key
+
     def _fold_one(self, raw: Entry) -> None:
         try:
             entry = decode_entry(self.kernel, raw.payload, self._log_key)
@@ -273,7 +302,12 @@ class History:
                 self._outcomes.popitem(last=False)
         if isinstance(entry, ClosedEntry | StateEntry) and entry.delta is not None:
             self.deltas.append(
-                CommittedDelta(raw=raw, attempt=self.ledger.last_attempt, executor=entry.replica)
+                CommittedDelta(
+                    raw=raw,
+                    attempt=self.ledger.last_attempt,
+                    executor=entry.replica,
+                    log_key=self._log_key,
+                )
             )
             self._newest = (raw.index, entry.delta)
 

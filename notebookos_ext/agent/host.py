@@ -39,6 +39,7 @@ from notebookos_ext.agent.prewarmed import PrewarmedPool
 from notebookos_ext.agent.procfs import descendants, kill, machine_memory_bytes
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
+from notebookos_ext.agent.regrouping import Regrouping
 from notebookos_ext.agent.stored_states import StoredStates
 from notebookos_ext.agent.templates import Templates
 from notebookos_ext.agent.transport import PeerTransport
@@ -69,6 +70,7 @@ from notebookos_ext.cluster.messages.control import (
     LoseAttempt,
     NewEpoch,
     OpenKernel,
+    PrepareGroup,
     ReadChunks,
     ReadInventory,
     ReadMembers,
@@ -83,6 +85,7 @@ from notebookos_ext.cluster.messages.control import (
     StopReplica,
     StoreReport,
     SweepStore,
+    SwitchGroup,
 )
 from notebookos_ext.cluster.messages.startup import AgentConfig
 from notebookos_ext.cluster.model import HostId, HostSpec, KernelId, ReplicaId
@@ -144,7 +147,15 @@ class HostAgent:
             on_change=self._control.notify,
             on_back=self._store_back,
         )
-        self._members = self._engine(clock, rng)
+        states = KernelStates(self._kernels, self._chunks)
+        self._members = self._engine(clock, rng, states)
+        self._regrouping = Regrouping(
+            self._kernels,
+            self._members,
+            states,
+            reopen=self._reopen,
+            switched=self._switched,
+        )
         self._logs = LogRequests(self._members, self._kernels, self._chunks)
         self._stored = StoredStates(self._kernels, self._chunks)
         self._membership = MembershipRequests(self._members)
@@ -181,6 +192,8 @@ class HostAgent:
             AddLearner: self._membership.add_learner,
             ChangeMembers: self._membership.change_voters,
             ForgetLearner: self._membership.forget_learner,
+            PrepareGroup: self._regrouping.prepare,
+            SwitchGroup: self._regrouping.switch,
             NewEpoch: self._new_epoch,
             LaunchReplica: self._launch,
             StartPrewarmed: self._start_prewarmed,
@@ -202,7 +215,9 @@ class HostAgent:
             StopAgent: self._stop,
         }
 
-    def _engine(self, clock: Clock, rng: random.Random) -> Members | RaftosMembers:
+    def _engine(
+        self, clock: Clock, rng: random.Random, states: KernelStates
+    ) -> Members | RaftosMembers:
         folder = self._folder / "kernels"
         if self.config.consensus_engine == "raftos":
             return RaftosMembers(
@@ -219,7 +234,7 @@ class HostAgent:
             clock=clock,
             rng=rng,
             on_committed=self._committed,
-            hooks=KernelStates(self._kernels, self._chunks),
+            hooks=states,
             limits=CompactionLimits(
                 entries=self.config.compact_entries, size_bytes=self.config.compact_bytes
             ),
@@ -391,6 +406,13 @@ class HostAgent:
         name = kernel.kernel
         if name not in self._members.kernels or not self._members.status(name).failure:
             return
+        if self._regrouping.has_prepared(name):
+            # Its old member has nothing to say any more, and the new one is about to come.
+            return
+        await self._reopen(kernel)
+
+    async def _reopen(self, kernel: HostedKernel) -> None:
+        name = kernel.kernel
         log.info("the member of kernel %s is opened again", name)
         await self._members.close(name, delete=False)
         await self._members.open(
@@ -403,6 +425,8 @@ class HostAgent:
         self._kernels[request.kernel] = kernel
         try:
             member = await self._members.join(request.kernel, group=kernel.group)
+            if not known:
+                await asyncio.to_thread(self._delete_other_groups, kernel)
         except BaseException:
             if not known:
                 self._kernels.pop(request.kernel, None)
@@ -418,6 +442,10 @@ class HostAgent:
         if known is not None and known.log_key != log_key:
             raise InvalidRequest(f"kernel {name} is open with another log key")
         return known or HostedKernel(name, log_key, self._tools)
+
+    async def _switched(self, kernel: HostedKernel) -> None:
+        self._members_of[kernel.kernel] = (self.config.host,)
+        await asyncio.to_thread(self._delete_other_groups, kernel)
 
     async def _new_epoch(self, request: NewEpoch) -> Done:
         await self._kernel(request.kernel).begin_epoch(request.epoch)
@@ -478,6 +506,7 @@ class HostAgent:
             await kernel.close(CLOSE_GRACE_S)
             self._kernels.pop(name, None)
             self._members_of.pop(name, None)
+        self._regrouping.forget(name)
         await self._members.close(name, delete=delete)
         if delete:
             # Also what an earlier agent left of a kernel that was never opened here.

@@ -42,7 +42,7 @@ class KernelStates:
         frozen = hosted.history.freeze()
 
         async def make() -> bytes:
-            snapshot = await self._fitted(await asyncio.to_thread(folded_snapshot, frozen))
+            snapshot = await self.folded(frozen)
             self._made[kernel] = snapshot
             return await asyncio.to_thread(encode_snapshot, kernel, snapshot, hosted.log_key)
 
@@ -63,6 +63,10 @@ class KernelStates:
         snapshot = decode_snapshot(kernel, state, hosted.log_key)
         self._made.pop(kernel, None)
         hosted.restore(index, snapshot)
+
+    async def folded(self, frozen: Frozen) -> KernelSnapshot:
+        """The snapshot of a moment, with large parts in the store. Raises StorageError."""
+        return await self._fitted(await asyncio.to_thread(folded_snapshot, frozen))
 
     async def _fitted(self, snapshot: KernelSnapshot) -> KernelSnapshot:
         """With large parts in the store; as it is while the store is away."""

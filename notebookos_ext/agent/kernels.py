@@ -60,6 +60,11 @@ STUCK_S = 30.0
 """A replica that applies nothing for so long is named in a warning."""
 
 
+def group_of(log_key: bytes) -> str:
+    """The name of the Raft group that has this key."""
+    return hashlib.blake2b(log_key, digest_size=8, person=b"nbos-group").hexdigest()
+
+
 class ReplicatedLogs(Protocol):
     """The part of `members.Members` that a kernel uses."""
 
@@ -113,7 +118,7 @@ class HostedKernel:
     @property
     def group(self) -> str:
         """The name of its Raft group: a new group has a new key."""
-        return hashlib.blake2b(self.log_key, digest_size=8, person=b"nbos-group").hexdigest()
+        return group_of(self.log_key)
 
     def catch_up(self) -> None:
         """Fold everything that this host knows to be committed."""
@@ -181,6 +186,14 @@ class HostedKernel:
                     "no longer has what its replica missed; the replica begins anew"
                 )
             )
+
+    def regroup(
+        self, log_key: bytes, tail: Sequence[Entry], snapshot: KernelSnapshot, index: int
+    ) -> None:
+        """Take `tail` for committed and go on under another key; what runs here runs on."""
+        self.history.fold(tail)
+        self.history.regroup(log_key, snapshot, index)
+        self.log_key = log_key
 
     def _changed(self) -> None:
         self._tell_ballots()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
+import msgspec
+
 from notebookos_ext.agent.asked import Asked
 from notebookos_ext.agent.compaction import Compaction, CompactionLimits
 from notebookos_ext.cluster.consensus.membership import host_of
@@ -21,9 +23,10 @@ from notebookos_ext.cluster.consensus.messages import Entry, Envelope, Message
 from notebookos_ext.cluster.consensus.node import Node
 from notebookos_ext.cluster.consensus.ready import Ready
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus, SnapshotHooks
-from notebookos_ext.cluster.consensus.snapshot import Snapshot
+from notebookos_ext.cluster.consensus.snapshot import Snapshot, SnapshotMeta
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import (
+    NoMajority,
     NotebookOSError,
     StorageError,
     StorageFull,
@@ -56,6 +59,16 @@ class Carrier(Protocol):
     def flush(self) -> None:
         """Send now."""
         ...
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """What a member has of a group that it is done with."""
+
+    meta: SnapshotMeta
+    """What stands for its whole log in a group of its own."""
+    tail: tuple[Entry, ...]
+    """Proposals that it has not delivered: they may have been committed, or not."""
+    term: int
 
 
 class Member:
@@ -141,6 +154,7 @@ class Member:
             snapshot_index=0 if self._wal.snapshot is None else self._wal.snapshot.index,
             log_bytes=self._wal.size_bytes,
             leader_changes=self._leader_changes,
+            last_term=node.log.last_term,
         )
 
     @property
@@ -235,20 +249,43 @@ class Member:
             self._send(self.node.take_early())
         self._watch_leader()
 
+    async def seal(self) -> Sealed:
+        """Stop for good in this group, and tell what this member has of it.
+
+        Who waits here, and who asks from now on, is told that there is no majority. Raises what
+        keeps the member from taking part already.
+        """
+        self._require_working()
+        self._fail(
+            NoMajority(f"kernel {self.kernel}: its group is being left behind"), for_good=True
+        )
+        await self._settled()
+        log = self.node.log
+        beyond = log.entries(log.delivered_index + 1, log.last_index)
+        return Sealed(
+            meta=log.founding(HostId(host_of(self.node.me))),
+            tail=tuple(entry for entry in beyond if entry.is_proposal),
+            term=self.node.term,
+        )
+
     async def close(self, *, delete: bool) -> None:
         """End it; whoever waits is told so."""
         self._fail(
             Unavailable(f"kernel {self.kernel}: its member on this host was closed"), for_good=True
         )
+        await self._settled()
+        if delete:
+            self._wal.delete()
+        else:
+            self._wal.close()
+
+    async def _settled(self) -> None:
+        """Until nothing is being written or read any more."""
         if self._compaction is not None:
             await self._compaction.close()
         writing = [w for w in (self._saving, self._replacing, self._fetching) if w is not None]
         if writing:
             await asyncio.wait(writing)
-        if delete:
-            self._wal.delete()
-        else:
-            self._wal.close()
 
     def restore(self, snapshot: Snapshot) -> None:
         """Hand the state that the log begins with to the application."""

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from notebookos_ext.agent.compaction import CompactionLimits
-from notebookos_ext.agent.member import Carrier, Member
+from notebookos_ext.agent.member import Carrier, Member, Sealed
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster.consensus.membership import Change, Membership, host_of, later_member
-from notebookos_ext.cluster.consensus.messages import Entry, Envelope, Foreign, Message
+from notebookos_ext.cluster.consensus.messages import Entry, Envelope, Foreign, HardState, Message
 from notebookos_ext.cluster.consensus.node import Node
 from notebookos_ext.cluster.consensus.ready import Timing
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus, SnapshotHooks
+from notebookos_ext.cluster.consensus.snapshot import Snapshot
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.errors import CorruptRecord, InvalidRequest, LogLost, NotFound
 from notebookos_ext.storage.wal import Identity, WriteAheadLog, identity_in, set_aside
@@ -173,6 +174,38 @@ class Members:
                     member = await self._start(kernel, name, folder, newcomer)
             self._tick_from_now_on()
             return member.node.me
+
+    async def seal(self, kernel: KernelId) -> Sealed:
+        """Stop this host's member for good in its present group; see `Member.seal`."""
+        return await self._member(kernel).seal()
+
+    async def found(
+        self, kernel: KernelId, group: str, term: int, snapshot: Snapshot | None
+    ) -> None:
+        """Put the log of a group on disk that has this member alone and begins with `snapshot`.
+
+        Nothing runs with it before `switch`. Raises StorageFull, StorageError.
+        """
+        folder = self._folder_of(kernel, group)
+        identity = Identity(group_name(kernel, group), self._host, (self._host,))
+        await self._run(_found, folder, identity, term, snapshot)
+
+    async def switch(self, kernel: KernelId, group: str) -> None:
+        """Let the member of a group that was founded here take the place of the sealed one.
+
+        Whoever asks meanwhile still finds that one. Raises StorageError, and LogLost.
+        """
+        async with self._opening.setdefault(kernel, asyncio.Lock()):
+            former = self._member(kernel)
+            name, folder = group_name(kernel, group), self._folder_of(kernel, group)
+            identity = await self._identity(kernel, name, folder)
+            if identity is None:
+                raise LogLost(f"host {self._host} has no log of the new group of kernel {kernel}")
+            member = await self._start(kernel, name, folder, identity)
+            self._by_group.pop(former.group, None)
+            self._early.pop(former.group, None)
+            await former.close(delete=False)
+            member.campaign()
 
     async def propose(
         self, kernel: KernelId, payload: bytes, proposal_id: str, timeout_s: float = 10.0
@@ -359,6 +392,15 @@ class Members:
                     member.tick()
             spent_s = self._clock.monotonic() - began
             await asyncio.sleep(max(self._tick_s - spent_s, self._tick_s / 2))
+
+
+def _found(folder: Path, identity: Identity, term: int, snapshot: Snapshot | None) -> None:
+    wal = WriteAheadLog.open(folder, identity)
+    try:
+        if snapshot is not None:
+            wal.save(HardState(term), (), snapshot)
+    finally:
+        wal.close()
 
 
 def group_name(kernel: KernelId, group: str) -> str:

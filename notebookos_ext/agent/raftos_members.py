@@ -68,7 +68,8 @@ def require_raftos() -> None:
         )
 
 
-def _fixed(kernel: KernelId) -> Infeasible:
+def fixed(kernel: KernelId) -> Infeasible:
+    """Why a kernel's group stays as it is."""
     return Infeasible(
         f"the hosts of kernel {kernel} cannot change: raftos fixes them when a group is made; "
         "set consensus_engine to raft for kernels that move"
@@ -157,7 +158,7 @@ class RaftosMembers:
 
     async def join(self, kernel: KernelId, *, group: str = "") -> str:  # noqa: ARG002 - never
         """Raises Infeasible: raftos's groups never change."""
-        raise _fixed(kernel)
+        raise fixed(kernel)
 
     async def change_membership(
         self,
@@ -166,7 +167,7 @@ class RaftosMembers:
         timeout_s: float = 30.0,  # noqa: ARG002 - as in `ReplicatedLog`
     ) -> Membership:
         """Raises Infeasible: raftos's groups never change."""
-        raise _fixed(kernel)
+        raise fixed(kernel)
 
     async def propose(
         self, kernel: KernelId, payload: bytes, proposal_id: str, timeout_s: float = 10.0

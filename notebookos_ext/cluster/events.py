@@ -110,6 +110,8 @@ class KernelRevived(msgspec.Struct, frozen=True, tag=True):
     former: tuple[HostId, ...] = ()
     """Hosts that may still have a log of a group that the kernel has left behind."""
     stored: bool = False
+    unprotected: bool = False
+    """It went on after the loss of a majority, and did not have its replicas again."""
 
 
 class KernelStopped(msgspec.Struct, frozen=True, tag=True):

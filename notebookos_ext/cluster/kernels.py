@@ -73,7 +73,6 @@ def kernel_revived(turn: Turn, event: KernelRevived) -> None:
         return
     kernel = Kernel(spec, requested_at=event.at, next_replica_count=spec.replica_count)
     kernel.epoch, kernel.last_attempt = event.epoch, event.last_attempt
-    kernel.former = set(event.former)
     state.kernels[kernel.id] = kernel
     if event.stored:
         kernel.stored = kernel.started = True
@@ -84,6 +83,10 @@ def kernel_revived(turn: Turn, event: KernelRevived) -> None:
             unseen = HostSpec(host=host, incarnation="", machine="", devices=())
             state.hosts[host] = Host(unseen, HostState.LOST, lost_reason="it has not joined yet")
     settling.settle(turn, kernel, event.members)
+    kernel.went_on = event.unprotected
+    majority.close_old(turn, kernel, event.former)
+    if len(event.members) != spec.replica_count and state.options.migrate:
+        state.to_resize[kernel.id] = None
     if kernel.epoch:
         # Its entry may not have been committed; beginning it again changes nothing.
         turn.say(StartEpoch(kernel=kernel.id, epoch=kernel.epoch, members=kernel.members))
@@ -152,6 +155,9 @@ def kernel_restarted(turn: Turn, event: KernelRestarted) -> None:
         # The group is on its way out: the new epoch begins when it is brought back, or if it stays.
         for waiting in list(kernel.waiting):
             cells.abort(turn, kernel, waiting, "the kernel was restarted")
+        if not turn.policy.keeps_gpus:
+            # They were set apart for a cell that waited.
+            turn.state.pool.release(kernel.id, RESERVED)
         kernel.restart_due = True
         return
     _end_epoch(turn, kernel, "the kernel was restarted")

@@ -172,7 +172,7 @@ def went_on(turn: Turn, event: WentOnUnprotected) -> None:
     state.promise_anew(kernel)
     if chosen.state is LOST and state.hosts[chosen.host].ready:
         state.lost[chosen.id] = chosen
-    _close_old(turn, kernel, old)
+    close_old(turn, kernel, old)
     if state.options.migrate:
         migration.resize(turn, kernel)
 
@@ -219,13 +219,16 @@ def found_anew(turn: Turn, kernel: Kernel) -> None:
 # ---- what is left of former groups
 
 
-def _close_old(turn: Turn, kernel: Kernel, old: tuple[HostId, ...]) -> None:
+def close_old(turn: Turn, kernel: Kernel, old: tuple[HostId, ...]) -> None:
     """Delete the logs of a group that was left behind, now or when their hosts are back."""
-    left = tuple(host for host in old if host not in kernel.members)
-    settling.note_former(turn, kernel, left)
-    for host in left:
-        if host not in kernel.former:
-            turn.say(CloseMember(kernel=kernel.id, host=host, members=kernel.members))
+    for name in old:
+        host = turn.state.hosts.get(name)
+        if name in kernel.members:
+            continue
+        if host is not None and host.ready:
+            turn.say(CloseMember(kernel=kernel.id, host=name, members=kernel.members))
+        else:
+            kernel.former.add(name)
 
 
 def close_former(turn: Turn, host: HostId) -> None:

@@ -250,6 +250,14 @@ class KernelRouter:
             self._pump()
         return self._take()
 
+    def tell_cell(self, cell: CellId, text: str) -> list[Output | RouterEvent]:
+        """Say something in a cell's output that has not ended, in the router's own words."""
+        request = self._find_cell(cell)
+        if request is not None and not request.silent and not request.replied:
+            self._out += request.begin()
+            self._out.append(request.announce("stream", {"name": "stderr", "text": text}))
+        return self._take()
+
     def fail_cell(
         self, cell: CellId, *, ename: str, evalue: str, hint: str = ""
     ) -> list[Output | RouterEvent]:

@@ -70,7 +70,11 @@ def without_majority(hosts: Hosts, kernel: Kernel) -> str:
     of = f"{left or 'none'} of its {count} members" if count > 1 else "none of its members"
     verb = "is" if left == 1 else "are"
     said = f"only {of} {verb} left" if left else f"{of} {verb} left"
-    after = "it waits for them, unless it is restarted"
+    can_go_on = "can go on unprotected with what is left" if survivors(hosts, kernel) else ""
+    if any(not (hosts[host].ready or hosts[host].removed) for host in kernel.members):
+        after = f"it waits for them, or {can_go_on}" if can_go_on else "it waits for them"
+    else:
+        after = f"it {can_go_on}, or be restarted"
     return f"the kernel can commit nothing, for {said} ({_absent(hosts, kernel)}); {after}"
 
 

@@ -64,6 +64,19 @@ class KernelMigrationHandler(OneKernel):
         self.answer(await self.view(kernel_id))
 
 
+class KernelUnprotectedHandler(OneKernel):
+    """Going on without a majority."""
+
+    @web.authenticated
+    @authorized
+    async def post(self, kernel_id: str) -> None:
+        """Begin to go on with what is left; 202 with the KernelView. 404, and 409 with why not."""
+        await self.asked(self.controller.continue_unprotected(KernelId(kernel_id)))
+        self.audit("continue-unprotected", kernel_id)
+        self.set_status(202)
+        self.answer(await self.view(kernel_id))
+
+
 class KernelHandler(OneKernel):
     """One kernel."""
 

@@ -185,6 +185,12 @@ class KernelView(msgspec.Struct, frozen=True):
     migration: MigrationView | None
     stored: StoredView | None
     """None while it is on its hosts."""
+    majority_lost: str | None
+    """Why too few of its members are left to commit anything; None while enough are."""
+    can_continue: bool
+    """Whether it can go on unprotected with what is left, by POST …/continue-unprotected."""
+    unprotected: bool
+    """It went on so, and does not have all of its replicas again yet."""
     cells: tuple[CellView, ...]
     """The latest cells, newest first, at most 20."""
 

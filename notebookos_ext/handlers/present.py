@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from notebookos_ext.cluster.majority import refusal
 from notebookos_ext.cluster.model import CellId, DeviceKind, HostId, KernelId
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Replica
+from notebookos_ext.cluster.survivors import without_majority
 from notebookos_ext.errors import NotFound
 from notebookos_ext.handlers.models import (
     BindingView,
@@ -173,6 +175,11 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         not_durable=entry.pending,
         migration=_migration(entry),
         stored=_stored(record),
+        majority_lost=(
+            without_majority(insight.view.hosts, entry) if entry.majority_told else None
+        ),
+        can_continue=refusal(insight.view, entry) is None,
+        unprotected=entry.is_unprotected,
         cells=tuple(_cell(insight, cell) for cell in record.cells),
     )
 

@@ -53,6 +53,14 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
             errors=(400, 403, 404, 409, 503),
         ),
     },
+    "/kernels/{kernel_id}/continue-unprotected": {
+        "post": Operation(
+            "Let a kernel without a majority go on with what is left of it.",
+            models.KernelView,
+            status=202,
+            errors=(403, 404, 409, 503),
+        ),
+    },
     "/hosts/{host_id}/drain": {
         "put": Operation(
             "Begin to empty a host.",

@@ -162,8 +162,11 @@ class Attempts:
             return
         cell = record.cell(action.cell)
         if cell is not None:
-            cell.begin(action.replica, action.host, action.devices, now)
+            cell.begin(action.attempt, action.replica, action.host, action.devices, now)
         self.lead(record, action.replica)
+        if record.notice:
+            self._router.tell_cell(action.kernel, action.cell, record.notice)
+            record.notice = ""
         self._router.start_cell(action.kernel, action.cell, action.attempt, action.replica)
         self._outlet.changed(action.kernel, "cell")
 

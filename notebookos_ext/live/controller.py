@@ -46,6 +46,7 @@ from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
 from notebookos_ext.live.stored_kernels import StoredKernels
 from notebookos_ext.live.translation import Translation
+from notebookos_ext.live.unprotected import Unprotected
 from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.addresses import StoreAddress
 from notebookos_ext.storage.kept_kernels import KeptSession
@@ -172,6 +173,16 @@ class Controller:
             outlet=self,
             keeper=keeper,
         )
+        self._unprotected = Unprotected(
+            fleet=self._fleet,
+            records=self._records,
+            chains=self._chains,
+            view=scheduler.view,
+            clock=clock,
+            outlet=self,
+            keeper=keeper,
+            lifecycle=lifecycle,
+        )
         prewarming = Prewarming(fleet=self._fleet, chains=self._chains, clock=clock, outlet=self)
         stored = StoredKernels(
             fleet=self._fleet,
@@ -187,6 +198,7 @@ class Controller:
         self._performer = Performer(
             attempts=attempts,
             prewarming=prewarming,
+            unprotected=self._unprotected,
             moves=self._moves,
             stored=stored,
             lifecycle=lifecycle,
@@ -321,6 +333,13 @@ class Controller:
         Done when the move has begun. Raises NotFound, and Infeasible with why it cannot.
         """
         return self._submit(self._moves.migrate(kernel, replica, target))
+
+    def continue_unprotected(self, kernel: KernelId) -> concurrent.futures.Future[None]:
+        """Begin to go on without a majority, with what is left of the kernel's group.
+
+        Done when it has begun. Raises NotFound, and Infeasible with why it cannot.
+        """
+        return self._submit(self._unprotected.request(kernel))
 
     def drain_host(self, host: HostId, *, release: bool) -> concurrent.futures.Future[None]:
         """Empty a host, and with `release` give it back then. Raises NotFound."""

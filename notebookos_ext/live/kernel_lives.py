@@ -15,7 +15,7 @@ import msgspec
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
-from notebookos_ext.cluster.model import KernelId, KernelSpec
+from notebookos_ext.cluster.model import REPLICA_COUNTS, KernelId, KernelSpec
 from notebookos_ext.cluster.placement import ask_for, misfit
 from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.cluster.state import ClusterView
@@ -199,9 +199,9 @@ class KernelLives:
         record.revive(kept)
         record.spec = msgspec.structs.replace(
             record.spec,
-            replica_count=len(record.members)
-            if record.stored is None
-            else record.stored.replica_count,
+            replica_count=(
+                self._replicas_of(kept) if record.stored is None else record.stored.replica_count
+            ),
             notebook_path=record.spec.notebook_path or kept.spec.notebook_path,
             user=kept.spec.user or record.spec.user,
         )
@@ -215,6 +215,7 @@ class KernelLives:
                 at=self._clock.now(),
                 former=kept.former,
                 stored=record.stored is not None,
+                unprotected=kept.unprotected,
             )
         )
         if record.stored is not None:
@@ -234,6 +235,12 @@ class KernelLives:
             "nothing is kept",
             record.kernel,
         )
+
+    def _replicas_of(self, kept: KeptKernel) -> int:
+        """As many as it was to have: it may have been on its way to them when the server ended."""
+        enough = [n for n in REPLICA_COUNTS if n >= len(kept.members)]
+        wanted = kept.wanted_replicas
+        return wanted if wanted in enough and wanted <= self._view.max_hosts else enough[0]
 
     def _restart(self, record: KernelRecord, plan: LaunchPlan, changes: NotebookSettings) -> None:
         kernel, now = record.kernel, self._clock.now()
@@ -340,6 +347,8 @@ class KernelLives:
         if replica_count is not None:
             # They take their time to come; the next kernel start should find them there.
             self._chains.spawn(self._fleet.request_hosts(replica_count))
+            record.wanted_replicas = replica_count
+            self._keeper.keep(record, self._outlet.warn)
         self._outlet.post(_settings_changed(kernel, changes, self._clock.now()))
         self._outlet.changed(kernel, "settings")
 

@@ -89,12 +89,20 @@ class CellRecord:
     ended: float | None = None
     outcome: Outcome | None = None
     """What the log says of its attempt, which may be there before its reply is."""
+    attempt: int = 0
+    """The number of the attempt that runs or ran it."""
 
     def begin(
-        self, replica: ReplicaId, host: HostId, devices: tuple[DeviceId, ...], at: float
+        self,
+        attempt: int,
+        replica: ReplicaId,
+        host: HostId,
+        devices: tuple[DeviceId, ...],
+        at: float,
     ) -> None:
         """The replica runs it from now on."""
         self.state = "running"
+        self.attempt = attempt
         self.replica = replica
         self.host = host
         self.devices = devices
@@ -134,6 +142,15 @@ class Restoration:
 
 class KernelRecord:
     """Everything about one kernel that only the live side needs."""
+
+    wanted_replicas: int = 0
+    """What it is on the way to, if that was changed since it began."""
+    unprotected: bool = False
+    """It went on after the loss of a majority."""
+    leaving: bool = False
+    """Its group is being left behind: nothing waits for a majority of it any more."""
+    notice: str = ""
+    """What the next cell's output says first."""
 
     def __init__(self, spec: KernelSpec, plan: LaunchPlan) -> None:
         self.spec = spec
@@ -191,6 +208,7 @@ class KernelRecord:
         self.session = kept.session
         self.founded = set(kept.founded)
         self.relearning = set(kept.relearning)
+        self.wanted_replicas, self.unprotected = kept.wanted_replicas, kept.unprotected
         self.former = set(kept.former)
         self.description = kept.description
         self.stored = kept.stored
@@ -222,6 +240,8 @@ class KernelRecord:
             founded=tuple(sorted(self.founded)),
             relearning=tuple(sorted(self.relearning)),
             former=tuple(sorted(self.former)),
+            wanted_replicas=self.wanted_replicas,
+            unprotected=self.unprotected and len(self.members) < self.wanted_replicas,
             session=self.session,
             stored=self.stored,
             description=self.description,
@@ -263,9 +283,19 @@ class KernelRecord:
     def begin_group(self) -> None:
         """Its next members form a new Raft group: nothing that was signed before counts in it."""
         self.group += 1
+        self.leaving = False
         self.log_key = secrets.token_bytes(LOG_KEY_BYTES)
         self.founded = set()
         self.relearning = set()
+
+    def go_on(self, log_key: bytes, host: HostId, members: tuple[HostId, ...]) -> None:
+        """Its group is that of the member on `host` now; `members` were those of the old one."""
+        self.group += 1
+        self.log_key = log_key
+        self.members = (host,)
+        self.founded, self.relearning = {host}, set()
+        self.former = (self.former | set(members)) - {host}
+        self.unprotected = True
 
     def begin_epoch(self) -> None:
         """The namespace is empty again: forget what was said about its names."""

@@ -60,13 +60,16 @@ class Lifecycle:
             self._keep(record, action.members)
         self._chains.append(
             (action.kernel, action.replica),
-            self._launch(record, action),
+            self._launch(record, action, record.group),
             after=((action.kernel, ""),),
         )
 
-    async def _launch(self, record: KernelRecord, action: actions.StartReplica) -> None:
+    async def _launch(self, record: KernelRecord, action: actions.StartReplica, group: int) -> None:
         if not record.lives(action.epoch) or record.stored is not None:
             # In the second case it goes back into the store: nobody waits for it any more.
+            return
+        if record.group != group and action.host not in record.members:
+            # It was of a group that was left behind meanwhile.
             return
         spec = self._fleet.spec(action.host)
         launch = messages.LaunchReplica(
@@ -113,7 +116,7 @@ class Lifecycle:
         if host not in record.relearning:
             try:
                 agent = self._fleet.agent(host)
-                await agent.request(_opening(record, members, host), messages.Done)
+                await agent.request(opening(record, members, host), messages.Done)
             except LogLost as error:
                 self._member_lost(record, host, error)
         if host in record.relearning:
@@ -215,13 +218,18 @@ class Lifecycle:
         self._keep(record, action.members)
         self._chains.append((action.kernel, ""), self._commit_epoch(record, action))
 
+    def begin_epoch_again(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
+        """Commit the present epoch unless it is; in case that was given up."""
+        action = actions.StartEpoch(kernel=record.kernel, epoch=record.epoch, members=members)
+        self._chains.append((record.kernel, ""), self._commit_epoch(record, action))
+
     def _keep(self, record: KernelRecord, members: tuple[HostId, ...]) -> None:
         if record.members != members:
             record.members = members
             self._keeper.keep(record, self._outlet.warn)
 
     async def _commit_epoch(self, record: KernelRecord, action: actions.StartEpoch) -> None:
-        while record.lives(action.epoch):
+        while record.lives(action.epoch) and not record.leaving:
             await self.open_everywhere(record, action.members)
             if await self._propose_epoch(action):
                 return
@@ -282,9 +290,8 @@ class Lifecycle:
                 log.warning("%s has not closed kernel %s: %s", host, kernel, error)
 
 
-def _opening(
-    record: KernelRecord, members: tuple[HostId, ...], host: HostId
-) -> messages.OpenKernel:
+def opening(record: KernelRecord, members: tuple[HostId, ...], host: HostId) -> messages.OpenKernel:
+    """What has a host's member of the kernel's group opened."""
     return messages.OpenKernel(
         kernel=record.kernel,
         members=members,

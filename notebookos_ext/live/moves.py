@@ -102,11 +102,11 @@ class Moves:
         request = messages.ChangeMembers(kernel=action.kernel, members=action.members)
         # Nothing is told on a guess: a change without an answer may have been made, and who takes
         # it for undone deletes the log of a member that votes.
-        while record.has_group(group):
+        while record.has_group(group) and not record.leaving:
             # Those that stay come first: who leaves must not be asked to finish it.
             asked = sorted({*before, *action.members}, key=lambda host: host not in action.members)
             for host in asked:
-                if not self._fleet.has(host) or not record.has_group(group):
+                if not self._fleet.has(host) or not record.has_group(group) or record.leaving:
                     continue
                 try:
                     agent = self._fleet.agent(host)

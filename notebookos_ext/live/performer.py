@@ -8,7 +8,6 @@ from typing import Any
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions
 from notebookos_ext.cluster.model import CellId, KernelId
-from notebookos_ext.errors import Defect
 from notebookos_ext.live.attempts import Attempts
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
@@ -18,6 +17,7 @@ from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.ports import Outlet, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
 from notebookos_ext.live.stored_kernels import StoredKernels
+from notebookos_ext.live.unprotected import Unprotected
 
 
 class Performer:
@@ -31,6 +31,7 @@ class Performer:
         moves: Moves,
         prewarming: Prewarming,
         stored: StoredKernels,
+        unprotected: Unprotected,
         fleet: Fleet,
         router: RouterCommands,
         records: dict[KernelId, KernelRecord],
@@ -56,6 +57,7 @@ class Performer:
             actions.ChangeMembers: moves.change_members,
             actions.CloseMember: moves.close_member,
             actions.MajorityLost: self._majority_lost,
+            actions.GoOnUnprotected: unprotected.go_on,
             actions.MigrationEnded: moves.ended,
             actions.ReleaseHost: moves.release_host,
             actions.StartPrewarmed: prewarming.start,
@@ -68,16 +70,11 @@ class Performer:
             actions.CellWaiting: self._cell_waiting,
             actions.CellRejected: self._cell_rejected,
             actions.CellAborted: self._cell_aborted,
-            # Asked for only with options that no live scheduler is given.
-            actions.GoOnUnprotected: self._cannot,
         }
 
     def perform(self, action: actions.Action) -> None:
         """Begin what the action asks for."""
         self._table[type(action)](action)
-
-    def _cannot(self, action: actions.Action) -> None:
-        raise Defect(f"a live cluster does not carry out {type(action).__name__} yet")
 
     def _request_hosts(self, action: actions.RequestHosts) -> None:
         self._chains.spawn(self._fleet.request_hosts(action.count))

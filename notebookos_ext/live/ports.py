@@ -48,6 +48,10 @@ class RouterCommands(Protocol):
         """Forward the cell."""
         ...
 
+    def tell_cell(self, kernel: KernelId, cell: CellId, text: str) -> None:
+        """Say something in the cell's output, on stderr, before it starts."""
+        ...
+
     def fail_cell(
         self, kernel: KernelId, cell: CellId, *, ename: str, evalue: str, hint: str = ""
     ) -> None:

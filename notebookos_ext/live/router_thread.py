@@ -295,6 +295,10 @@ class RouterThread:
             kernel, lambda entry: entry.apply(entry.router.start_cell(cell, attempt, replica))
         )
 
+    def tell_cell(self, kernel: KernelId, cell: CellId, text: str) -> None:
+        """Say something in the cell's output before it starts."""
+        self._post(kernel, lambda entry: entry.apply(entry.router.tell_cell(cell, text)))
+
     def fail_cell(
         self, kernel: KernelId, cell: CellId, *, ename: str, evalue: str, hint: str = ""
     ) -> None:

@@ -19,8 +19,6 @@ from notebookos_ext.settings import Settings
 
 FIXED_PLACE = ("reservation", "batch")
 """Policies whose replicas stay where they are."""
-NOT_YET = {"without_majority": "wait"}
-"""What a live cluster does not carry out yet, and the value that asks for nothing of it."""
 BATCH_IDLE_S = 60.0
 """What a client asked of a kernel between two cells may have brought it back: it goes again."""
 MOVING = ("migrate", "rebalance", "consolidate")
@@ -32,16 +30,15 @@ def scheduler_options(settings: Settings, *, boot_s: float) -> Options:
     Raises InvalidSettings with a sentence for the first wrong name or value.
     """
     chosen = dict(settings.scheduling)
-    for name, nothing in NOT_YET.items():
-        if chosen.get(name, nothing) != nothing:
-            raise InvalidSettings(
-                f"scheduling.{name} is {chosen[name]!r}, which a live cluster does not carry out "
-                "yet; leave it out"
-            )
     if chosen.get("idle_s") and settings.idle_minutes:
         raise InvalidSettings(
             f"scheduling.idle_s is {chosen['idle_s']!r} and idle_minutes is "
             f"{settings.idle_minutes:g}; set only one of them"
+        )
+    if chosen.get("without_majority") == "continue" and settings.consensus_engine == "raftos":
+        raise InvalidSettings(
+            "scheduling.without_majority is continue, but the engine raftos can found no group "
+            "from another; leave it out or set consensus_engine to raft"
         )
     fixed = settings.policy in FIXED_PLACE
     if fixed:

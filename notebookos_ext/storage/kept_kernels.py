@@ -54,6 +54,10 @@ class KeptKernel(msgspec.Struct, frozen=True):
     """Hosts that have lost it, and learn it from the others again."""
     former: tuple[HostId, ...] = ()
     """Hosts that may still have the log of a group that was left behind."""
+    wanted_replicas: int = 0
+    """What it is on the way to, one replica after the other; 0: to as many as it has."""
+    unprotected: bool = False
+    """It went on after the loss of a majority, and does not have them yet."""
     session: KeptSession | None = None
     stored: StoredState | None = None
     """Where the checkpoint store has its namespace, while that counts and no log does."""

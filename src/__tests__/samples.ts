@@ -76,6 +76,11 @@ export class FixedModel implements IClusterModel {
     this.refuse?.();
   }
 
+  async continueUnprotected(kernelId: string): Promise<void> {
+    this.asked.push(`continue ${kernelId}`);
+    this.refuse?.();
+  }
+
   async drainHost(hostId: string, drain: boolean): Promise<void> {
     this.asked.push(`${drain ? 'drain' : 'use'} ${hostId}`);
   }

@@ -24,7 +24,8 @@ describe('Sidebar', () => {
       actions: {
         open: kernel => model.asked.push(`open ${kernel.notebook_path}`),
         interrupt: id => model.asked.push(`interrupt ${id}`),
-        restart: kernel => model.asked.push(`restart ${kernel.id}`)
+        restart: kernel => model.asked.push(`restart ${kernel.id}`),
+        goOn: kernel => model.asked.push(`continue ${kernel.id}`)
       },
       onRefused: reason => refusals.push(reason)
     });
@@ -57,6 +58,39 @@ describe('Sidebar', () => {
     const node = await drawn();
     expect(texts(node, '[role=status]')).toEqual(['Asking the server…']);
     expect(node.querySelector('table')).toBeNull();
+  });
+
+  it('offers to go on unprotected only where a majority is lost', async () => {
+    const view = cluster();
+    const [first, second] = view.kernels;
+    const reason = 'only 1 of its 3 members is left';
+    model.connected({
+      ...view,
+      kernels: [
+        {
+          ...first,
+          state: 'no-majority',
+          majority_lost: reason,
+          can_continue: true
+        },
+        { ...second, unprotected: true }
+      ]
+    });
+    const node = await drawn();
+    const card = (id: string) => `[data-kernel="${id}"]`;
+    expect(texts(node, `${card(first.id)} .jp-mod-warn`)).toContain(reason);
+    expect(texts(node, `${card(first.id)} [data-state]`)).toContain(
+      'too few replicas left'
+    );
+    const buttons = all(node, 'button').filter(button =>
+      button.textContent?.startsWith('Go on')
+    );
+    expect(buttons.length).toBe(1);
+    buttons[0].click();
+    expect(model.asked).toEqual([`continue ${first.id}`]);
+    expect(texts(node, `${card(second.id)} .jp-mod-warn`).join()).toContain(
+      'Unprotected'
+    );
   });
 
   it('has a name and a role', () => {

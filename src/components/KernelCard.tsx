@@ -15,6 +15,7 @@ export interface IKernelActions {
   interrupt: (kernelId: string) => void;
   restart: (kernel: Kernel) => void;
   move: (kernel: Kernel, replica: Replica) => void;
+  goOn: (kernel: Kernel) => void;
 }
 
 export interface IKernelCardProps {
@@ -55,6 +56,18 @@ function KernelBody(props: IKernelCardProps & { title: string }): JSX.Element {
     <>
       <p className="jp-NotebookOS-detail">{settings(kernel, trans)}</p>
       <KernelButtons {...props} />
+      {kernel.majority_lost !== null && (
+        <p className="jp-NotebookOS-notice jp-mod-warn" role="status">
+          {kernel.majority_lost}
+        </p>
+      )}
+      {kernel.unprotected && (
+        <p className="jp-NotebookOS-notice jp-mod-warn" role="status">
+          {trans.__(
+            'Unprotected: it went on without most of its members, and gets its replicas back as hosts allow.'
+          )}
+        </p>
+      )}
       <ReplicaTable
         title={title}
         replicas={kernel.replicas}
@@ -135,6 +148,15 @@ function KernelButtons(
       >
         {trans.__('Restart…')}
       </button>
+      {kernel.majority_lost !== null && kernel.can_continue && (
+        <button
+          className="jp-NotebookOS-button"
+          aria-label={trans.__('Let %1 go on unprotected…', title)}
+          onClick={() => actions.goOn(kernel)}
+        >
+          {trans.__('Go on unprotected…')}
+        </button>
+      )}
     </p>
   );
 }

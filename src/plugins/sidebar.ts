@@ -44,6 +44,7 @@ export const sidebarPlugin: JupyterFrontEndPlugin<void> = {
       translator: translator ?? nullTranslator,
       actions: kernelActions(
         app,
+        model,
         (translator ?? nullTranslator).load('notebookos_ext')
       ),
       onRefused: refused
@@ -70,6 +71,7 @@ function refused(reason: string): void {
 
 function kernelActions(
   app: JupyterFrontEnd,
+  model: IClusterModel,
   trans: TranslationBundle
 ): Omit<IKernelActions, 'move'> {
   const { serverSettings } = app.serviceManager;
@@ -95,6 +97,24 @@ function kernelActions(
           trans,
           refused
         );
+      }
+    },
+    goOn: async kernel => {
+      const answer = await showDialog({
+        title: trans.__(
+          'Let %1 go on unprotected?',
+          kernelTitle(kernel, trans)
+        ),
+        body: trans.__(
+          'What only its lost members know, such as its last cells, is given up for good, also when they come back.'
+        ),
+        buttons: [
+          Dialog.cancelButton({ label: trans.__('Cancel') }),
+          Dialog.warnButton({ label: trans.__('Go on') })
+        ]
+      });
+      if (answer.button.accept) {
+        await told(model.continueUnprotected(kernel.id), trans, refused);
       }
     }
   };

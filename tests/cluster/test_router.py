@@ -114,6 +114,9 @@ class Conversation:
     def do_start(self, cell: str, attempt: str, replica: str) -> Any:
         return self.router.start_cell(CellId(cell), int(attempt), ReplicaId(replica))
 
+    def do_tell(self, cell: str, text: str) -> Any:
+        return self.router.tell_cell(CellId(cell), text)
+
     def do_fail(self, cell: str, ename: str, evalue: str, hint: str = "") -> Any:
         return self.router.fail_cell(CellId(cell), ename=ename, evalue=evalue, hint=hint)
 

@@ -68,6 +68,10 @@ async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_servera
     assert (moving.replica_id, moving.target) == (f"{kernel}:1", second)
     await until_async(lambda: there(second), "the replica on the other host")
 
+    code, said = await refusal(jp_fetch, "POST", "kernels", kernel, "continue-unprotected")
+    assert code == 409
+    assert "enough of its members are there" in said
+
     answer = await say(jp_fetch, "PUT", "hosts", second, "drain")
     assert answer.code == 202
     assert msgspec.json.decode(answer.body, type=HostView).draining
@@ -93,6 +97,11 @@ async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_servera
     ("path", "body", "said"),
     [
         (("kernels", UNKNOWN, "migration"), None, f"there is no NotebookOS kernel {UNKNOWN}"),
+        (
+            ("kernels", UNKNOWN, "continue-unprotected"),
+            None,
+            f"there is no NotebookOS kernel {UNKNOWN}",
+        ),
         (("hosts", "host-9", "drain"), None, "there is no host host-9"),
     ],
 )

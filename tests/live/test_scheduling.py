@@ -10,6 +10,7 @@ from notebookos_ext.cluster.options import (
     AutoscalerOptions,
     Options,
     ScalingRule,
+    WithoutMajority,
 )
 from notebookos_ext.errors import InvalidSettings
 from notebookos_ext.live.scheduling import scheduler_options
@@ -58,6 +59,18 @@ def test_idle_kernels_are_stored_after_what_either_setting_says() -> None:
     assert options({}, policy="batch", idle_minutes=2).idle_s == 120.0
     with pytest.raises(InvalidSettings, match="set only one of them"):
         options({"idle_s": 30}, idle_minutes=1)
+
+
+def test_what_becomes_of_a_kernel_without_a_majority_is_chosen() -> None:
+    chosen = options({"without_majority": "continue", "majority_grace_s": 5})
+    assert chosen.without_majority is WithoutMajority.CONTINUE
+    assert chosen.majority_grace_s == 5
+    with pytest.raises(InvalidSettings, match="without_majority"):
+        options({"without_majority": "hope"})
+    with pytest.raises(InvalidSettings, match="majority_grace_s is -1"):
+        options({"majority_grace_s": -1})
+    with pytest.raises(InvalidSettings, match="raftos can found no group"):
+        options({"without_majority": "continue"}, consensus_engine="raftos")
 
 
 def test_more_hosts_than_there_may_be_are_refused() -> None:

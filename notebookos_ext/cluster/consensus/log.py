@@ -250,6 +250,22 @@ class Log:
             identities=tuple(known[max(excess, 0) :]),
         )
 
+    def founding(self, member: str) -> SnapshotMeta:
+        """What stands for all of this log, committed or not, where another group begins with it.
+
+        For the group of one member that goes on when this one has lost its majority.
+        """
+        known = list(self._index_of.items())
+        excess = len(known) - self._identities_max
+        return SnapshotMeta(
+            index=self.last_index,
+            term=self.last_term,
+            membership=Membership((member,)),
+            membership_index=self.last_index,
+            horizon=known[excess - 1][1] if excess > 0 else self.horizon,
+            identities=tuple(known[max(excess, 0) :]),
+        )
+
     def compact(self, snapshot: SnapshotMeta) -> bool:
         """Forget what `snapshot`, made here, stands for; False if that has happened already."""
         if snapshot.index <= self.base_index:

@@ -41,6 +41,8 @@ class MemberStatus(msgspec.Struct, frozen=True):
     log_bytes: int = 0
     leader_changes: int = 0
     """Since the member was opened."""
+    last_term: int = 0
+    """Of the entry at `last_index`: of two members the one whose log ends higher knows more."""
 
 
 class SnapshotHooks(Protocol):

@@ -98,6 +98,24 @@ class ForgetLearner(msgspec.Struct, frozen=True, tag=True):
     host: HostId
 
 
+class PrepareGroup(msgspec.Struct, frozen=True, tag=True):
+    """Give up the kernel's group here, and put the log of a new one of this member alone on disk.
+
+    It has the key `log_key` and everything that the member knows. Until SwitchGroup nothing is
+    committed by either. Answered by GroupPrepared; a Failure leaves the old group as it was.
+    """
+
+    kernel: KernelId
+    log_key: bytes
+
+
+class SwitchGroup(msgspec.Struct, frozen=True, tag=True):
+    """Go on in the group that was prepared with this key, and delete the logs of all others."""
+
+    kernel: KernelId
+    log_key: bytes
+
+
 class NewEpoch(msgspec.Struct, frozen=True, tag=True):
     """Commit an EpochEntry."""
 
@@ -277,6 +295,8 @@ AgentRequest = (
     | AddLearner
     | ChangeMembers
     | ForgetLearner
+    | PrepareGroup
+    | SwitchGroup
     | NewEpoch
     | LaunchReplica
     | StartPrewarmed
@@ -316,6 +336,15 @@ class Joined(msgspec.Struct, frozen=True, tag=True):
     """This is what the host's member is called in the group."""
 
     member: str
+
+
+class GroupPrepared(msgspec.Struct, frozen=True, tag=True):
+    """The new group's log is on disk."""
+
+    last_closed_attempt: int
+    """The newest attempt whose end is known in it; 0 if there is none."""
+    uncertain: int
+    """Entries that are taken for committed and may not have been."""
 
 
 class MembersAre(msgspec.Struct, frozen=True, tag=True):
@@ -448,6 +477,7 @@ AgentAnswer = (
     | Failure
     | Attached
     | Joined
+    | GroupPrepared
     | MembersAre
     | AttemptBegun
     | AttemptNotBegun

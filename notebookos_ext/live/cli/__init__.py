@@ -10,12 +10,23 @@ import sys
 from collections.abc import Sequence
 
 from notebookos_ext.errors import NotebookOSError
-from notebookos_ext.live.cli import doctor, drain, install, migrate, raftos, status, support, usage
+from notebookos_ext.live.cli import (
+    doctor,
+    drain,
+    install,
+    migrate,
+    raftos,
+    status,
+    support,
+    unprotected,
+    usage,
+)
 
 COMMANDS = {
     "status": (status, "show hosts, GPUs, kernels and waiting cells of the running servers"),
     "usage": (usage, "show what cells took, how long they waited, and what was saved"),
     "migrate": (migrate, "move a replica of a kernel to another host"),
+    "continue": (unprotected, "let a kernel go on that has lost most of its members"),
     "drain": (drain, "empty a host, and give it back if asked to"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
     "doctor": (doctor, "look for what is wrong with this installation, and say what to do"),
