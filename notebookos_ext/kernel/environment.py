@@ -20,6 +20,7 @@ from typing import Any
 
 from notebookos_ext.cluster.entries import EARLY_SECTIONS
 from notebookos_ext.kernel import ipython_state, library_state
+from notebookos_ext.kernel.helper_state import Fingerprint, HelperState
 from notebookos_ext.kernel.module_state import ModuleState
 from notebookos_ext.kernel.process_state import ProcessState
 
@@ -31,13 +32,23 @@ _OURS = re.compile(r"(NVIDIA_|NOTEBOOKOS_|JPY_)|(CUDA_VISIBLE_DEVICES|PWD|OLDPWD
 
 
 class Environment:
-    """Captures and applies the sections of one replica. `shell` is IPython's, or None."""
+    """Captures and applies the sections of one replica. `shell` is IPython's, or None.
 
-    def __init__(self, shell: Any, *, variables: Mapping[str, str] | None = None) -> None:
+    `fingerprint` tells values apart, see `helper_state`.
+    """
+
+    def __init__(
+        self,
+        shell: Any,
+        *,
+        variables: Mapping[str, str] | None = None,
+        fingerprint: Fingerprint = lambda _: None,
+    ) -> None:
         self._shell = shell
         self._inherited = dict(os.environ if variables is None else variables)
         history = getattr(shell, "history_manager", None)
         self._modules = ModuleState(lambda: getattr(history, "input_hist_parsed", []))
+        self._helpers = HelperState(fingerprint)
         self._ipython = ipython_state.IPythonState(shell) if shell is not None else None
         self._sections: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
             "directory": (_directory, _set_directory),
@@ -46,6 +57,7 @@ class Environment:
             "decimal": (_decimal_context, _set_decimal_context),
             "recursion": (sys.getrecursionlimit, sys.setrecursionlimit),
             **self._modules.sections,
+            "helpers": (self._helpers.capture, self._helpers.apply),
             **ProcessState().sections,
             **library_state.SECTIONS,
             **(self._ipython.sections if self._ipython is not None else {}),

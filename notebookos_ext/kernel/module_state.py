@@ -9,7 +9,8 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-_INSTALLED = tuple({sys.prefix, sys.base_prefix, sys.exec_prefix})
+from notebookos_ext.kernel.helper_state import is_own
+
 Patch = tuple[str, str]
 """A module's name and an attribute's, dotted where it is one of a class in that module."""
 _SHELLS = {("sys", "excepthook"), ("sys", "displayhook")}
@@ -70,8 +71,7 @@ class ModuleState:
             if "." in name and name.partition(".")[0] in roots and module is not None
         )
         for name, module in new.items():
-            file = getattr(module, "__file__", None)
-            if isinstance(file, str) and not file.startswith(_INSTALLED):
+            if is_own(module):
                 self._specs[name] = getattr(module, "__spec__", None)
 
     # ------------------------------------------------------------- attributes and reloads

@@ -24,7 +24,7 @@ from notebookos_ext.cluster.entries import (
 from notebookos_ext.cluster.model import HeldName
 from notebookos_ext.kernel import frames
 from notebookos_ext.kernel.arrival import Arrival
-from notebookos_ext.kernel.blocks import ChunkShelf
+from notebookos_ext.kernel.blocks import ChunkShelf, fingerprints
 from notebookos_ext.kernel.components import Dumped, Found, Survey, survey, survey_one, undisturbed
 from notebookos_ext.kernel.definitions import Definition, Definitions
 from notebookos_ext.kernel.environment import PREFIX, Environment
@@ -92,7 +92,9 @@ class Synchronizer:
         self._initial = dict(self._namespace)
         self._definitions = Definitions(self._namespace)
         self._history = History(shell)
-        self._environment = Environment(shell if hasattr(shell, "magics_manager") else None)
+        self._environment = Environment(
+            shell if hasattr(shell, "magics_manager") else None, fingerprint=self._fingerprint
+        )
         self._specials = special_objects(shell, self._namespace)
         self._roster = Roster(self._definitions)
         self._told: set[tuple[str, str]] = set()
@@ -132,6 +134,16 @@ class Synchronizer:
             travelling=set(self._roster.home),
             fingerprints=watch.settled_fingerprints if settled else watch.fingerprints,
         )
+
+    def _fingerprint(self, value: Any) -> bytes | None:
+        """Tells a value apart from what it was before; None if not all of it can travel."""
+        session = self._session()
+        session.fingerprints = fingerprints
+        try:
+            dumped = survey_one(lambda: session, {"": value}, Group(("",), ()))
+        except Exception:  # noqa: BLE001 - whatever the user's objects raise, they stay then
+            return None
+        return None if dumped.leaves else dumped.fingerprint
 
     # ------------------------------------------------------------- collect
 
