@@ -36,6 +36,7 @@ from notebookos_ext.handlers.sessions import (
     SessionsHandler,
 )
 from notebookos_ext.handlers.specification import SpecificationHandler
+from notebookos_ext.handlers.store import StoreSweepHandler
 from notebookos_ext.handlers.usage import TimelineHandler, UsageHandler
 from notebookos_ext.live import cluster_runtime
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
@@ -194,6 +195,16 @@ class NotebookOSApp(ExtensionApp):
         config=True,
         help="Checkpoint store: a folder, or s3://bucket/prefix?…; empty: in the state folder.",
     )
+    sweep_hours = Number(
+        _DEFAULTS.sweep_hours,
+        config=True,
+        help="How often chunks that nothing names go from the store, in hours; 0: when asked.",
+    )
+    sweep_spared_hours = Number(
+        _DEFAULTS.sweep_spared_hours,
+        config=True,
+        help="Chunks that were put or looked for within so many hours are not swept.",
+    )
     compact_entries = WholeNumber(
         _DEFAULTS.compact_entries,
         config=True,
@@ -275,6 +286,7 @@ class NotebookOSApp(ExtensionApp):
                     KernelUnprotectedHandler,
                 ),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
+                (r"/notebookos/api/store/sweep", StoreSweepHandler),
                 (r"/notebookos/api/usage", UsageHandler),
                 (r"/notebookos/api/usage/timeline", TimelineHandler),
                 (r"/notebookos/api/spec\.json", SpecificationHandler),

@@ -68,6 +68,10 @@ class Settings:
     """The checkpoint store: a folder, or `s3://bucket/prefix?…`; empty: `store` in the state
     folder.
     """
+    sweep_hours: float = 1.0
+    """How often chunks that nothing names go from the checkpoint store; 0: only when asked."""
+    sweep_spared_hours: float = 1.0
+    """Chunks that were put or looked for within so long stay: they may be about to be named."""
     compact_entries: int = 4_000
     """A kernel's log is compacted into a snapshot when it has grown by so many entries,"""
     compact_bytes: int = 32 * 1024 * 1024
@@ -117,6 +121,8 @@ class Settings:
         _whole("compact_bytes", self.compact_bytes, 100_000, 10 * 1024**3)
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
         _between("idle_minutes", self.idle_minutes, 0, 527_040, "minutes")
+        _between("sweep_hours", self.sweep_hours, 0, 8760, "hours")
+        _between("sweep_spared_hours", self.sweep_spared_hours, 0.5, 8760, "hours")
         _between("poll_s", self.poll_s, LEAST_POLL_S, 3600, "seconds")
         if not isinstance(self.checkpoint_store, str):
             raise InvalidSettings(

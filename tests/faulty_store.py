@@ -68,9 +68,11 @@ class FaultyStore:
         self._call("delete")
         self.inner.delete(digest)
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
         self._call("sweep")
-        return self.inner.sweep(named, older_than_s)
+        return self.inner.sweep(named, older_than_s, dry_run=dry_run)
 
     def usage(self) -> StoreUsage:
         return self.inner.usage()

@@ -8,6 +8,7 @@ send once more what they have. Meanwhile no write is repeated: cells must not wa
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
@@ -21,6 +22,12 @@ from notebookos_ext.errors import CorruptRecord, NotebookOSError, NotFound, Stor
 from notebookos_ext.storage.base import CheckpointStore, StoreUsage
 
 REMEMBERED_CHUNKS = 16_384
+TRUSTED_S = 600.0
+"""So long a chunk that was written or found counts as kept; later the store is asked again. Much
+less than what a sweep spares: what a commit counts on is never old."""
+LOOSE_S = 24 * 3600.0
+"""So long a chunk that was put, but that no log names yet, is kept from sweeps: a large variable
+may take long on its way."""
 
 Value = TypeVar("Value")
 
@@ -56,7 +63,10 @@ class Chunks:
         self._writing: dict[str, asyncio.Task[None]] = {}
         self._waiting_bytes = 0
         self._failed: dict[str, NotebookOSError] = {}
-        self._kept: OrderedDict[str, None] = OrderedDict()
+        self._kept: OrderedDict[str, float] = OrderedDict()
+        """When each was last written or found, by the monotonic clock."""
+        self._loose: OrderedDict[str, float] = OrderedDict()
+        """When each was put that no commit named yet."""
         self._looking: asyncio.Task[None] | None = None
 
     # ---- how it is -------------------------------------------------------------------------------
@@ -109,8 +119,9 @@ class Chunks:
 
     def put(self, digest: str, data: bytes, on_done: Callable[[], None]) -> None:
         """Begin to write a chunk; `on_done` is called when it is written or has failed."""
+        _remember(self._loose, digest, self._clock.monotonic())
         task = self._writing.get(digest)
-        if task is None and digest in self._kept:
+        if task is None and self._is_kept(digest):
             on_done()
             return
         if task is None:
@@ -146,7 +157,7 @@ class Chunks:
                     f"{self._patience.stall_s:g} s"
                 )
         error = self._failed.get(digest)
-        if error is None and digest not in self._kept:
+        if error is None and not self._is_kept(digest):
             error = await self._find(digest)
         return error
 
@@ -168,15 +179,33 @@ class Chunks:
         self._health.worked(Kind.READ, len(data))
         return data
 
-    async def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    async def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool
+    ) -> StoreUsage:
         """Delete old chunks that are not `named`; what went. Raises StorageError."""
-        return await self._run(self._store.sweep, frozenset(named), older_than_s)
+        sweep = functools.partial(self._store.sweep, dry_run=dry_run)
+        return await self._run(sweep, frozenset(named), older_than_s)
 
     def doubt(self) -> None:
         """Somebody may sweep the store: look there before anything is called kept again."""
         self._kept.clear()
 
+    def committed(self, digests: Iterable[str]) -> None:
+        """A log names these now."""
+        for digest in digests:
+            self._loose.pop(digest, None)
+
+    def loose(self) -> list[str]:
+        """Chunks that were put and that no commit of this host named yet."""
+        since = self._clock.monotonic() - LOOSE_S
+        return [digest for digest, at in self._loose.items() if at >= since]
+
+    def _is_kept(self, digest: str) -> bool:
+        at = self._kept.get(digest)
+        return at is not None and self._clock.monotonic() - at < TRUSTED_S
+
     async def _write(self, digest: str, data: bytes) -> None:
+        began_at = self._clock.monotonic()
         try:
             await self._repeated(Kind.WRITE, self._store.put, digest, data)
         except NotebookOSError as error:
@@ -184,9 +213,7 @@ class Chunks:
         else:
             self._health.worked(Kind.WRITE, len(data))
             self._failed.pop(digest, None)
-            self._kept[digest] = None
-            while len(self._kept) > REMEMBERED_CHUNKS:
-                self._kept.popitem(last=False)
+            _remember(self._kept, digest, began_at)
         finally:
             self._waiting_bytes -= len(data)
             del self._writing[digest]
@@ -219,3 +246,10 @@ class Chunks:
 
     async def _run(self, call: Callable[..., Value], *arguments: object) -> Value:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call, *arguments)
+
+
+def _remember(chunks: OrderedDict[str, float], digest: str, at: float) -> None:
+    chunks.pop(digest, None)
+    chunks[digest] = at
+    while len(chunks) > REMEMBERED_CHUNKS:
+        chunks.popitem(last=False)

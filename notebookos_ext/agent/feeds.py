@@ -26,6 +26,8 @@ class Feed:
         self._epoch = epoch
         self._mark = mark
         self._source: Generation | None = None
+        self._passed: list[Generation] = []
+        """Former ones, all of which was sent and not all of which was applied."""
         self._folded_sent = 0
         self._next = 0
         self._continuing = False
@@ -52,6 +54,13 @@ class Feed:
         while last.next is not None:
             last = last.next
         return self._same_epoch and last is not self._history.generation
+
+    @property
+    def busy_with(self) -> tuple[Generation, ...]:
+        """Generations of which the replica may still load something."""
+        if self.is_current or self._source is None:
+            return ()
+        return (*self._passed, self._source)
 
     @property
     def _same_epoch(self) -> bool:
@@ -112,6 +121,7 @@ class Feed:
     def _go_on(self, former: Generation, later: Generation) -> Generation:
         """What was folded is in the former one, all of which was sent."""
         self._source = later
+        self._passed.append(former)
         self._folded_sent = len(later.folded)
         self._next = bisect.bisect_right(
             later.deltas, former.last_delta_index, key=lambda delta: delta.raw.index
@@ -139,6 +149,8 @@ class Feed:
     def applied(self, index: int) -> None:
         """The replica says that it has everything up to `index`."""
         self.applied_index = max(self.applied_index, index)
+        while self._passed and self._passed[0].last_delta_index <= self.applied_index:
+            del self._passed[0]
         self._progress.set()
 
     async def caught_up(self, patience_s: float | None) -> bool:

@@ -208,14 +208,15 @@ class History:
         """Whether the log begins with a state of which only some pieces are here."""
         return bool(self._pieces)
 
-    def freeze(self) -> Frozen:
-        """As it is now."""
+    def freeze(self, generation: Generation | None = None) -> Frozen:
+        """As it is now; with `generation`, what that one consists of."""
+        generation = generation or self.generation
         return Frozen(
             kernel=self.kernel,
             index=self.folded_index,
             ledger=self.ledger.state,
-            folded=self.generation.folded,
-            deltas=tuple(self.generation.deltas),
+            folded=generation.folded,
+            deltas=tuple(generation.deltas),
             verdicts=tuple((name, v.index, v.counts) for name, v in self._verdicts.items()),
             outcomes=tuple(self._outcomes.items()),
         )

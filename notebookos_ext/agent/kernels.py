@@ -16,7 +16,7 @@ import msgspec
 
 from notebookos_ext.agent.binding import DeviceBindings
 from notebookos_ext.agent.chunks import Chunks
-from notebookos_ext.agent.history import History, Verdict
+from notebookos_ext.agent.history import Frozen, History, Verdict
 from notebookos_ext.agent.leftovers import SessionBook
 from notebookos_ext.agent.prewarmed import Prewarmed
 from notebookos_ext.agent.processes import start_replica
@@ -168,6 +168,16 @@ class HostedKernel:
                     self.warn(f"a commit waits: {error.message}")
             await asyncio.sleep(RETRY_S)
         raise Refused(f"kernel {self.kernel} is closed on this host")
+
+    def needed(self) -> list[Frozen]:
+        """What the log amounts to, and what of former states the replica here is busy with."""
+        session = self.session
+        busy_with = session.busy_with if session is not None and session.is_alive else ()
+        return [self.history.freeze(), *map(self.history.freeze, busy_with)]
+
+    def uncommitted_chunks(self) -> set[str]:
+        """Digests of the chunks that commits on their way to the log name."""
+        return self.session.uncommitted_chunks() if self.session is not None else set()
 
     async def begin_epoch(self, epoch: int) -> None:
         """Commit the epoch, unless it (or a later one) has begun. Raises what `propose` raises."""

@@ -44,17 +44,27 @@ class LogRequests:
         return MemberReports(tuple(map(self._members.status, self._members.kernels)))
 
     async def read_chunks(self, _request: ReadChunks) -> NamedChunks:
-        """Which chunks the logs here name; from now on the store is asked what it still has."""
+        """Which chunks the logs here name; from now on the store is asked what it still has.
+
+        Raises NoMajority.
+        """
         self._chunks.doubt()
-        frozen = [kernel.history.freeze() for kernel in self._kernels.values()]
-        return NamedChunks(await asyncio.to_thread(_digests, frozen))
+        kernels = dict(self._kernels)
+        # A host that lags behind may yet name what the others have superseded.
+        await asyncio.gather(*(kernel.barrier() for kernel in kernels.values()))
+        frozen = [each for kernel in kernels.values() for each in kernel.needed()]
+        digests = await asyncio.to_thread(_digests, frozen)
+        digests |= {d for kernel in kernels.values() for d in kernel.uncommitted_chunks()}
+        return NamedChunks(tuple(sorted(digests.union(self._chunks.loose()))), tuple(kernels))
 
     async def sweep_store(self, request: SweepStore) -> StoreSwept:
         """Delete chunks that nothing names. Raises StorageError."""
         self._chunks.doubt()
-        swept = await self._chunks.sweep(request.named, request.older_than_s)
+        swept = await self._chunks.sweep(
+            request.named, request.older_than_s, dry_run=request.dry_run
+        )
         return StoreSwept(chunks=swept.chunks, size_bytes=swept.size_bytes)
 
 
-def _digests(histories: list[Frozen]) -> tuple[str, ...]:
-    return tuple(sorted(set().union(*(frozen.chunk_digests() for frozen in histories))))
+def _digests(histories: list[Frozen]) -> set[str]:
+    return set().union(*(frozen.chunk_digests() for frozen in histories))

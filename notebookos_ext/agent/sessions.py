@@ -23,7 +23,7 @@ from notebookos_ext.agent.deltas import (
     without_missing,
 )
 from notebookos_ext.agent.feeds import Feed
-from notebookos_ext.agent.history import History, Verdict
+from notebookos_ext.agent.history import Generation, History, Verdict
 from notebookos_ext.agent.processes import ReplicaProcess
 from notebookos_ext.cluster.entries import ClosedEntry, Delta, LogEntry, StateEntry
 from notebookos_ext.cluster.messages.control import (
@@ -103,6 +103,8 @@ class ReplicaSession:
         self._unkept = False
         """Whether the store did not take something that the replica still has."""
         self._commits: asyncio.Queue[FromReplica] = asyncio.Queue()
+        self._uncommitted: list[Delta] = []
+        """Of the commits that are waiting or under way, oldest first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._process: ReplicaProcess | None = None
         self._feed: Feed | None = None
@@ -143,6 +145,7 @@ class ReplicaSession:
             case StoreChunk():
                 self._store(body)
             case CommitAttempt() | CommitState():
+                self._uncommitted.append(body.delta)
                 self._commits.put_nowait(message)
             case Applied():
                 self.feed.applied(body.index)
@@ -170,6 +173,15 @@ class ReplicaSession:
             task.cancel()
         if self._process is not None:
             self._process.link.close()
+
+    @property
+    def busy_with(self) -> tuple[Generation, ...]:
+        """Former states of the log of which the replica may still load something."""
+        return self._feed.busy_with if self._feed is not None else ()
+
+    def uncommitted_chunks(self) -> set[str]:
+        """Digests of the chunks that commits on their way to the log name."""
+        return {ref.digest for delta in self._uncommitted for ref in delta.all_chunk_refs()}
 
     def store_back(self) -> bool:
         """Tell the replica that the store works again; whether it will send something now."""
@@ -229,6 +241,7 @@ class ReplicaSession:
                 log.exception("replica %s: a commit failed", self.launch.replica)
                 self.give_up(StorageError(f"the host agent failed at a commit: {error!r}"))
             finally:
+                del self._uncommitted[0]
                 self._commits.task_done()
 
     async def _commit_one(self, message: FromReplica) -> None:
@@ -255,6 +268,7 @@ class ReplicaSession:
         else:
             self._unkept |= isinstance(failure, StorageError)
             self._fail(message.sequence, failure, names)
+        self._chunks.committed(ref.digest for ref in delta.all_chunk_refs())
         self._report(delta)
         if isinstance(body, CommitAttempt):
             self._notify(

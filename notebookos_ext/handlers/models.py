@@ -289,6 +289,20 @@ class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     release: bool = False
 
 
+class SweepRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST notebookos/api/store/sweep; `dry_run`: say what would go, and delete nothing."""
+
+    dry_run: bool = False
+
+
+class SweepView(msgspec.Struct, frozen=True):
+    """Answer to it: the chunks that went from the store, or would go."""
+
+    dry_run: bool
+    chunks: int
+    size_bytes: int
+
+
 class KernelSettingsResult(msgspec.Struct, frozen=True):
     """Answer to the PATCH: the kernel, and per changed setting when it takes effect."""
 

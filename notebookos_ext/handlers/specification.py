@@ -73,6 +73,14 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
             "Use a host again like any other.", models.HostView, errors=(403, 404, 503)
         ),
     },
+    "/store/sweep": {
+        "post": Operation(
+            "Delete chunks that nothing names from the checkpoint store.",
+            models.SweepView,
+            body=models.SweepRequest,
+            errors=(400, 403, 503, 507),
+        ),
+    },
     "/usage": {
         "get": Operation(
             "What cells took, how long they waited, and what was saved against reservation.",

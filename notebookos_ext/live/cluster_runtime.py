@@ -111,6 +111,8 @@ class ClusterRuntime:
             on_change=on_change,
             keeper=self.keeper,
             store=parse_address(self._store),
+            sweep_every_s=settings.sweep_hours * 3600.0,
+            sweep_spared_s=settings.sweep_spared_hours * 3600.0,
             observers=self.observers.all,
             on_members=self.observers.note_members,
         )

@@ -44,7 +44,8 @@ from notebookos_ext.live.moves import Moves
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
-from notebookos_ext.live.stored_kernels import StoredKernels
+from notebookos_ext.live.stored_kernels import StoredKernels, named_chunks
+from notebookos_ext.live.sweeping import Sweeper
 from notebookos_ext.live.translation import Translation
 from notebookos_ext.live.unprotected import Unprotected
 from notebookos_ext.notebook_settings import NotebookSettings
@@ -110,11 +111,12 @@ class Controller:
         on_change: Callable[[KernelId | None, str], None],
         keeper: Keeper,
         store: StoreAddress,
+        sweep_every_s: float = 0.0,
+        sweep_spared_s: float = 3600.0,
         observers: Sequence[Observer] = (),
         on_members: Callable[[MembersTold], None] = lambda _: None,
     ) -> None:
         self._scheduler = scheduler
-        self._observers = tuple(observers)
         self._keeper = keeper
         self._store = store
         self._on_members = on_members
@@ -219,6 +221,16 @@ class Controller:
             clock=clock,
             outlet=self,
         )
+        self._sweeper = Sweeper(
+            fleet=self._fleet,
+            records=self._records,
+            unknown=keeper.unknown,
+            named=lambda: named_chunks(keeper, self._records),
+            clock=clock,
+            every_s=sweep_every_s,
+            spared_s=sweep_spared_s,
+        )
+        self._observers = (*observers, self._sweeper)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="notebookos-scheduler", daemon=True)
 
@@ -349,6 +361,10 @@ class Controller:
         """Use the host like any other again. Raises NotFound."""
         return self._submit(self._moves.cancel_drain(host))
 
+    def sweep_store(self, *, dry_run: bool) -> concurrent.futures.Future[messages.StoreSwept]:
+        """Delete what nothing names from the checkpoint store. Raises Unavailable, StorageError."""
+        return self._submit(self._sweeper.sweep(dry_run=dry_run))
+
     def note_session(
         self, kernel: KernelId, session: KeptSession
     ) -> concurrent.futures.Future[None]:
@@ -380,6 +396,7 @@ class Controller:
         self._chains.spawn(self._fleet.start())
         self._chains.spawn(self._tick())
         self._chains.spawn(self._read_devices())
+        self._chains.spawn(self._sweeper.run())
 
     async def _end(self, *, delete_logs: bool) -> None:
         if self._keeper.keeps:

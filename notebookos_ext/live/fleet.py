@@ -125,6 +125,10 @@ class Fleet:
         agent = self._agents.get(host)
         return agent.spec if agent else None
 
+    def hosts(self) -> tuple[HostId, ...]:
+        """Those whose agents are attached."""
+        return tuple(self._agents)
+
     def has(self, host: HostId) -> bool:
         """Whether the host's agent is attached."""
         return host in self._agents

@@ -37,6 +37,7 @@ class Keeper:
         self._logs = logs
         self._keep_s = keep_days * DAY_S
         self._former: dict[KernelId, KeptKernel] = {}
+        self._problems: list[str] = []
 
     @property
     def keeps(self) -> bool:
@@ -49,6 +50,7 @@ class Keeper:
         Before any host is started. Returns sentences about records that cannot be read.
         """
         found, problems = self._records.all()
+        self._problems = problems
         logs = self._logs.logs()
         for kept in found:
             kernel = kept.spec.kernel
@@ -71,6 +73,15 @@ class Keeper:
     def former(self) -> tuple[KeptKernel, ...]:
         """Kernels of earlier servers that are not back yet."""
         return tuple(self._former.values())
+
+    def unknown(self) -> str:
+        """Why it cannot be known which chunks of the store are needed; empty when it can be."""
+        if self._problems:
+            return self._problems[0]
+        for kept in self._former.values():
+            if kept.stored is None:
+                return f"kernel {kept.spec.kernel} of an earlier server is not back"
+        return ""
 
     @property
     def hosts(self) -> frozenset[HostId]:

@@ -59,8 +59,13 @@ class CheckpointStore(Protocol):
         """Forget the chunk; one that is not there is no error. Raises StorageError."""
         ...
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
         """Delete chunks not `named` that were not put or looked for so long; what was deleted.
+
+        Ages are those at the beginning of the sweep. With `dry_run` nothing is deleted; the answer
+        says what would be.
 
         Raises StorageError.
         """

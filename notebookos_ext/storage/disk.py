@@ -20,6 +20,9 @@ from notebookos_ext.storage.base import StoreUsage, check_chunk, check_digest
 ABANDONED_AFTER_S = 3600.0
 """Half-written files this old belong to a process that died; a living one takes seconds."""
 
+SWEPT = "swept-"
+"""Begins the name of a chunk that a sweep is about to delete."""
+
 
 class DiskStore:
     """Chunks as files under `folder`. Safe for several threads and processes at once."""
@@ -92,7 +95,9 @@ class DiskStore:
         with _as_storage_error(self._chunks):
             self._path(digest).unlink(missing_ok=True)
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
         """See `CheckpointStore.sweep`."""
         count = size = 0
         before = self._clock.now() - older_than_s
@@ -101,8 +106,11 @@ class DiskStore:
                 if path.name in named:
                     continue
                 with contextlib.suppress(FileNotFoundError):
-                    if path.stat().st_mtime < before:
-                        freed = self._delete_unless_looked_for(path, before)
+                    found = path.stat()
+                    if found.st_mtime < before:
+                        freed: int | None = found.st_size
+                        if not dry_run:
+                            freed = self._delete_unless_looked_for(path, before)
                         size += freed or 0
                         count += freed is not None
         return StoreUsage(chunks=count, size_bytes=size)
@@ -122,7 +130,7 @@ class DiskStore:
 
         Taken away first: whoever looks then does not find it, and writes it again.
         """
-        taken = self._incoming / f"swept-{path.name}"
+        taken = self._incoming / f"{SWEPT}{path.name}"
         path.rename(taken)
         found = taken.stat()
         if found.st_mtime >= before:
@@ -156,7 +164,12 @@ class DiskStore:
     def _sweep(self, before: float) -> None:
         for path in self._incoming.iterdir():
             with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < before:
+                found = path.stat()
+                if path.name.startswith(SWEPT):
+                    if found.st_ctime < before:
+                        # Its sweeper died before it knew whether anybody counts on it.
+                        path.rename(self._path(path.name.removeprefix(SWEPT)))
+                elif found.st_mtime < before:
                     path.unlink()
 
 

@@ -58,12 +58,17 @@ class MemoryStore:
         with self._lock:
             self._forget(digest)
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
         """See `CheckpointStore.sweep`."""
         with self._lock:
             before = self._clock.now() - older_than_s
             old = [d for d, at in self._fresh_at.items() if at < before and d not in named]
-            return StoreUsage(chunks=len(old), size_bytes=sum(map(self._forget, old)))
+            size = sum(len(self._chunks[digest]) for digest in old)
+            for digest in () if dry_run else old:
+                self._forget(digest)
+            return StoreUsage(chunks=len(old), size_bytes=size)
 
     def usage(self) -> StoreUsage:
         """See `CheckpointStore.usage`."""
@@ -78,6 +83,6 @@ class MemoryStore:
         if capacity is not None and self._size_bytes() + size_bytes > capacity:
             raise StorageFull(f"no space is left in the store in memory ({capacity} bytes)")
 
-    def _forget(self, digest: str) -> int:
+    def _forget(self, digest: str) -> None:
         self._fresh_at.pop(digest, None)
-        return len(self._chunks.pop(digest, b""))
+        self._chunks.pop(digest, None)

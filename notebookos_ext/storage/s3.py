@@ -159,18 +159,22 @@ class S3Store:
         with self._told("did not delete a chunk"):
             self._ask("delete_object", Key=self._key(digest))
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
-        """See `CheckpointStore.sweep`. Ages are taken by the service's own clock."""
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
+        """See `CheckpointStore.sweep`. Ages are those at its beginning, by the service's clock."""
 
         def freed(found: tuple[str, int]) -> tuple[int, int]:
             key, size_bytes = found
-            return (1, size_bytes) if self._delete_if_old(key, older_than_s) else (0, 0)
+            goes = dry_run or self._delete_if_old(key, now, older_than_s)
+            return (1, size_bytes) if goes else (0, 0)
 
         with self._told("cannot be swept"), ThreadPoolExecutor(AT_ONCE) as threads:
+            now = _clock_of(self._ask("list_objects_v2", Prefix=self._chunks, MaxKeys=1))
             old = (
                 (key, size_bytes)
-                for key, size_bytes, age_s in self._listed()
-                if age_s > older_than_s and key.rpartition("/")[2] not in named
+                for key, size_bytes, changed in self._listed()
+                if _age_s(changed, now) > older_than_s and key.rpartition("/")[2] not in named
             )
             counts = list(threads.map(freed, old))
         return StoreUsage(
@@ -273,7 +277,7 @@ class S3Store:
             **self._encryption,
         )
 
-    def _delete_if_old(self, key: str, older_than_s: float) -> bool:
+    def _delete_if_old(self, key: str, now: datetime, older_than_s: float) -> bool:
         """Looked at again just before: the listing may be minutes old."""
         try:
             found = self._ask("head_object", Key=key)
@@ -281,18 +285,18 @@ class S3Store:
             if _code(error) in _MISSING:
                 return False
             raise
-        if _age_s(found["LastModified"], found) <= older_than_s:
+        if _age_s(found["LastModified"], now) <= older_than_s:
             return False
         self._ask("delete_object", Key=key)
         return True
 
-    def _listed(self) -> Iterator[tuple[str, int, float]]:
-        """Key, size in bytes and age in seconds of every chunk."""
+    def _listed(self) -> Iterator[tuple[str, int, datetime]]:
+        """Key, size in bytes and last change of every chunk."""
         after: dict[str, str] = {}
         while True:
             page = self._ask("list_objects_v2", Prefix=self._chunks, **after)
             for each in page.get("Contents", ()):
-                yield each["Key"], int(each["Size"]), _age_s(each["LastModified"], page)
+                yield each["Key"], int(each["Size"]), each["LastModified"]
             if not page.get("IsTruncated"):
                 return
             after = {"ContinuationToken": page["NextContinuationToken"]}
@@ -397,7 +401,10 @@ def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", "unknown"))
 
 
-def _age_s(changed: datetime, answer: dict[str, Any]) -> float:
-    """By the service's clock, which stands in its answer."""
-    now = email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+def _clock_of(answer: dict[str, Any]) -> datetime:
+    """What the service's clock showed when it answered."""
+    return email.utils.parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+
+
+def _age_s(changed: datetime, now: datetime) -> float:
     return (now - changed).total_seconds()

@@ -67,6 +67,9 @@ def test_moves_and_drains_on_the_command_line(
         assert f"{second} takes nothing new" in capsys.readouterr().out
         until(lambda: host() == first, "the replica back again")
         assert cli.main(["drain", second, "--cancel", *asked]) == 0
+        # While a member is on its way from host to host it is not known what its log needs.
+        until(lambda: cli.main(["sweep", "--dry-run", *asked]) == 0, "a sweep")
+        assert "0 chunks (0.0 MB) would go" in capsys.readouterr().out
         assert cli.main(["migrate", kernel, "--to", first, *asked]) == 1
         assert f"{first} has a replica of the kernel already" in capsys.readouterr().err
         assert cli.main(["migrate", "nonsense", *asked]) == 1

@@ -88,7 +88,9 @@ class Store:
     def delete(self, digest: str) -> None:
         del self.kept[digest]
 
-    def sweep(self, named: Collection[str], older_than_s: float) -> StoreUsage:
+    def sweep(
+        self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
+    ) -> StoreUsage:
         raise NotImplementedError
 
     def usage(self) -> StoreUsage:

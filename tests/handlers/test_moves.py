@@ -11,7 +11,7 @@ from live_rig import until_async
 from tornado.httpclient import HTTPClientError
 
 from notebookos_ext.handlers.base import REQUEST_SCHEMA_ID
-from notebookos_ext.handlers.models import ClusterView, HostView, KernelView
+from notebookos_ext.handlers.models import ClusterView, HostView, KernelView, SweepView
 
 UNKNOWN = "00000000-0000-0000-0000-000000000000"
 
@@ -30,6 +30,23 @@ async def refusal(jp_fetch: Any, method: str, *path: str, body: Any = None) -> t
     with pytest.raises(HTTPClientError) as refused:
         await say(jp_fetch, method, *path, body=body)
     return refused.value.code, json.loads(refused.value.response.body)["message"]
+
+
+async def test_the_store_is_swept_when_asked(jp_fetch: Any, jp_serverapp: Any) -> None:
+    trail: list[tuple[str, dict[str, Any]]] = []
+
+    async def note(logger: Any, schema_id: str, data: dict[str, Any]) -> None:
+        trail.append((data["action"], data["details"]))
+
+    jp_serverapp.event_logger.add_listener(schema_id=REQUEST_SCHEMA_ID, listener=note)
+    await until_async(lambda: two_hosts(jp_fetch), "two hosts")
+    for dry_run in (True, False):
+        body = {"dry_run": True} if dry_run else {}
+        answer = await say(jp_fetch, "POST", "store", "sweep", body=body)
+        assert msgspec.json.decode(answer.body, type=SweepView) == SweepView(dry_run, 0, 0)
+    refused = await refusal(jp_fetch, "POST", "store", "sweep", body={"dry": True})
+    assert refused[0] == 400
+    assert trail == [("sweep-store", {"dry_run": True}), ("sweep-store", {"dry_run": False})]
 
 
 async def two_hosts(jp_fetch: Any) -> ClusterView | None:

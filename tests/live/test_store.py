@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
-from live_rig import Notebook, notebook, private_cluster, snapshot, until
+from live_rig import HANG_S, Notebook, notebook, private_cluster, snapshot, until
 from s3_service import S3Service, credentials, s3_service
 
+from notebookos_ext.errors import Unavailable
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
 
 pytestmark = pytest.mark.apart
@@ -107,3 +110,73 @@ def test_a_large_array_survives_its_executor_and_the_stores_absence(
         kernel.wait_for_replicas()
         kernel.kill_executor()
         assert kernel.run(look + "; print(n)").text == "True True 7.0\n1\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def grow_old(folder: Path) -> set[str]:
+    """All chunks are as old as can be; their digests."""
+    chunks = list(folder.glob("*/chunks/*/*"))
+    for path in chunks:
+        os.utime(path, (1, 1))
+    return {path.name for path in chunks}
+
+
+def sweep(runtime: ClusterRuntime, *, dry_run: bool = False) -> int:
+    return runtime.controller.sweep_store(dry_run=dry_run).result(HANG_S).chunks
+
+
+def swept(runtime: ClusterRuntime) -> list[int]:
+    """What a sweep took; nothing while it cannot be."""
+    try:
+        return [sweep(runtime)]
+    except Unavailable:
+        return []
+
+
+def test_a_sweep_takes_what_nothing_names_and_nothing_else(folder: Path) -> None:
+    with (
+        private_cluster(
+            hosts=4, max_hosts=4, poll_s=0.2, checkpoint_store=str(folder), compact_entries=10
+        ) as cluster,
+        notebook(cluster) as kernel,
+    ):
+        until(lambda: len(snapshot(cluster).hosts) == 4, "four hosts")
+        kernel.wait_for_replicas()
+        kernel.run("import numpy as np; a = np.arange(600_000.0); b = np.ones(300_000)")
+        for number in range(12):
+            kernel.run(f"a[0] = {number}; del b; b = np.full(300_000, {number})")
+        kernel.wait_for_replicas()
+        members = until(
+            lambda: [m for r in kernel.view().replicas if (m := r.member) and m.snapshot_index],
+            "snapshots",
+        )
+        assert members
+        assert sweep(cluster) == 0, "all of it is new"
+        before = grow_old(folder)
+        would = sweep(cluster, dry_run=True)
+        assert 0 < would < len(before)
+        assert sweep(cluster) == would
+        assert len(grow_old(folder)) == len(before) - would
+        assert sweep(cluster) == 0
+        kernel.kill_executor()
+        look = "print(a[0], a[-1], b[0], len(b))"
+        assert kernel.run(look).text == "11.0 599999.0 11 300000\n"
+        # While a host with a log is away it is not known what its log names.
+        kernel.wait_for_replicas()
+        away = kernel.view().replicas[0].host_id
+        pid = next(host.pid for host in snapshot(cluster).hosts if host.id == away)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Unavailable, match="nothing was swept"):
+            until(lambda: sweep(cluster) < 0, "a refusal")
+        kernel.wait_for_replicas()
+        # By now the logs have forgotten more of what was superseded.
+        until(lambda: swept(cluster), "it can be swept again")
+        for _ in range(3):
+            kernel.wait_for_replicas()
+            kernel.kill_executor()
+            assert kernel.run(look).text == "11.0 599999.0 11 300000\n"
+    assert not grow_old(folder), "a private cluster leaves nothing"

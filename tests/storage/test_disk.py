@@ -12,7 +12,7 @@ from storage.contract import DATA, DIGEST, StoreContract
 from notebookos_ext.clock import SystemClock, VirtualClock
 from notebookos_ext.errors import CorruptRecord, StorageError, StorageFull
 from notebookos_ext.storage.base import CheckpointStore
-from notebookos_ext.storage.disk import ABANDONED_AFTER_S, DiskStore
+from notebookos_ext.storage.disk import ABANDONED_AFTER_S, SWEPT, DiskStore
 
 
 def chunk_path(folder: Path) -> Path:
@@ -80,6 +80,36 @@ def test_half_written_files_of_dead_processes_are_swept(tmp_path: Path) -> None:
     assert left.exists()
     DiskStore(tmp_path, clock=VirtualClock(written_at + ABANDONED_AFTER_S + 1))
     assert not left.exists()
+
+
+def test_what_a_dead_sweeper_had_taken_away_is_put_back(tmp_path: Path) -> None:
+    store = DiskStore(tmp_path, clock=SystemClock())
+    store.put(DIGEST, DATA)
+    taken = tmp_path / "incoming" / f"{SWEPT}{DIGEST}"
+    chunk_path(tmp_path).rename(taken)
+    taken_at = taken.stat().st_ctime
+    DiskStore(tmp_path, clock=VirtualClock(taken_at + ABANDONED_AFTER_S - 1))
+    assert not store.has(DIGEST)
+    DiskStore(tmp_path, clock=VirtualClock(taken_at + ABANDONED_AFTER_S + 1))
+    assert store.get(DIGEST) == DATA
+
+
+def test_a_chunk_that_is_looked_for_while_it_is_swept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = DiskStore(tmp_path, clock=SystemClock())
+    store.put(DIGEST, DATA)
+    os.utime(chunk_path(tmp_path), (1, 1))
+    real = Path.rename
+
+    def looked_for_just_before(path: Path, target: Path) -> Path:
+        if path == chunk_path(tmp_path):
+            assert store.has(DIGEST)
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", looked_for_just_before)
+    assert store.sweep((), 60.0).chunks == 0
+    assert store.get(DIGEST) == DATA
 
 
 def test_what_was_put_again_or_looked_for_lately_is_not_swept(tmp_path: Path) -> None:

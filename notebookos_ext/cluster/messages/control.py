@@ -237,7 +237,8 @@ class ReadChunks(msgspec.Struct, frozen=True, tag=True):
     """Ask which chunks this host's logs and snapshots name. Answered by NamedChunks.
 
     Before a sweep of the store every host that has a log of any kernel must be asked: what only the
-    log of an absent host names would be lost.
+    log of an absent host names would be lost. Refused while a kernel here has no majority: then it
+    is not known what its log names.
     """
 
 
@@ -249,6 +250,8 @@ class SweepStore(msgspec.Struct, frozen=True, tag=True):
 
     named: tuple[str, ...]
     older_than_s: float
+    dry_run: bool = False
+    """Only say what would be deleted."""
 
 
 class KeepState(msgspec.Struct, frozen=True, tag=True):
@@ -410,9 +413,13 @@ class MemberReports(msgspec.Struct, frozen=True, tag=True):
 
 
 class NamedChunks(msgspec.Struct, frozen=True, tag=True):
-    """Digests of the chunks that this host's logs and snapshots name."""
+    """Digests of the chunks that this host's logs and snapshots name, and those on their way there.
+
+    `kernels` are those that are open here.
+    """
 
     digests: tuple[str, ...]
+    kernels: tuple[KernelId, ...] = ()
 
 
 class StoreSwept(msgspec.Struct, frozen=True, tag=True):

@@ -18,6 +18,7 @@ from notebookos_ext.live.cli import (
     raftos,
     status,
     support,
+    sweep,
     unprotected,
     usage,
 )
@@ -28,6 +29,7 @@ COMMANDS = {
     "migrate": (migrate, "move a replica of a kernel to another host"),
     "continue": (unprotected, "let a kernel go on that has lost most of its members"),
     "drain": (drain, "empty a host, and give it back if asked to"),
+    "sweep": (sweep, "delete what nothing names any more from the checkpoint store"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
     "doctor": (doctor, "look for what is wrong with this installation, and say what to do"),
     "support-bundle": (support, "write one file for whoever is to help, without users' data"),

@@ -43,7 +43,14 @@ def ask_servers(
     return found, problems
 
 
-def tell_server(arguments: argparse.Namespace, method: str, path: str, body: Json | None) -> Json:
+def tell_server(
+    arguments: argparse.Namespace,
+    method: str,
+    path: str,
+    body: Json | None,
+    *,
+    answer_s: float = ANSWER_S,
+) -> Json:
     """Have the one server that knows what `path` names do something; its answer.
 
     Raises NotFound when none does, Refused with what the server says, Unavailable.
@@ -51,7 +58,7 @@ def tell_server(arguments: argparse.Namespace, method: str, path: str, body: Jso
     missing = ""
     for url, token in _servers(arguments.server, arguments.token):
         try:
-            return _ask(url, token, path, {}, method=method, body=body)
+            return _ask(url, token, path, {}, method=method, body=body, answer_s=answer_s)
         except NotFound as error:
             missing = error.message
     raise NotFound(missing)
@@ -76,6 +83,7 @@ def _ask(
     *,
     method: str = "GET",
     body: Json | None = None,
+    answer_s: float = ANSWER_S,
 ) -> Json:
     """One server's answer. Raises NotFound, Refused and Unavailable with what the server says."""
     if not url.startswith(("http://", "https://")):
@@ -90,7 +98,7 @@ def _ask(
     if token:
         request.add_header("Authorization", f"token {token}")
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:  # noqa: S310 - as above
+        with urllib.request.urlopen(request, timeout=answer_s) as answer:  # noqa: S310 - as above
             said: Json = json.load(answer)
     except urllib.error.HTTPError as error:
         kind = {404: NotFound, 400: Refused, 409: Refused}.get(error.code, Unavailable)
