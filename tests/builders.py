@@ -234,11 +234,24 @@ class Cluster:
         epoch: int = 0,
         last_attempt: int = 0,
         stored: int = 0,
+        wanted: int = 0,
+        former: str = "",
     ) -> list[a.Action]:
-        """`stored`: in the store alone, with so many replicas to come."""
+        """`stored`: in the store alone, with so many replicas to come; `wanted`: it went on with
+        fewer, and may have a log left on the host `former`.
+        """
         hosts = tuple(HostId(member) for member in members)
-        spec = KernelSpec(KernelId(kernel), stored or len(hosts))
-        event = e.KernelRevived(spec, hosts, epoch, last_attempt, self.now, stored=bool(stored))
+        spec = KernelSpec(KernelId(kernel), stored or wanted or len(hosts))
+        event = e.KernelRevived(
+            spec,
+            hosts,
+            epoch,
+            last_attempt,
+            self.now,
+            stored=bool(stored),
+            former=(HostId(former),) if former else (),
+            unprotected=bool(wanted),
+        )
         return self.do(event)
 
     def kernel(

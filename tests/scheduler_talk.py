@@ -221,9 +221,17 @@ class Conversation:
         epoch: str = "0",
         after: str = "0",
         stored: str = "0",
+        wanted: str = "0",
+        former: str = "",
     ) -> list[a.Action]:
         return self.cluster.revive(
-            kernel, members, epoch=int(epoch), last_attempt=int(after), stored=int(stored)
+            kernel,
+            members,
+            epoch=int(epoch),
+            last_attempt=int(after),
+            stored=int(stored),
+            wanted=int(wanted),
+            former=former,
         )
 
     def do_started(self, *replicas: str) -> list[a.Action]:

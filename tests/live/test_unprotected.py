@@ -156,3 +156,34 @@ def test_by_a_setting_it_goes_on_by_itself_and_says_what_is_lost() -> None:
             assert kernel.run("print(x, 'y' in globals())").text == "10 False\n"
             kernel.kill_executor()
             kernel.wait_for_replicas()
+
+
+def test_of_two_survivors_the_one_that_knows_more_goes_on() -> None:
+    with (
+        private_cluster(
+            hosts=5,
+            max_hosts=5,
+            replica_count=5,
+            poll_s=0.1,
+            scheduling={"majority_grace_s": 0.5},
+        ) as cluster,
+        notebook(cluster) as kernel,
+    ):
+        kernel.wait_for_replicas(5)
+        kernel.run("x = 1")
+        # The one that is asked first is the one that knows less.
+        behind, witness, *gone_for_good = [*others(kernel), kernel.executor().host_id]
+        lose(cluster, behind)
+        assert kernel.run("x = 2").status == "ok"
+        with gone(cluster, *gone_for_good):
+            bring_back(cluster, behind)
+            until(lambda: kernel.view().majority_lost, "a kernel that says what it lacks")
+            go_on(kernel)
+            assert kernel.run("print(x)").text.endswith("2\n")
+            said = [w.message for w in snapshot(cluster).warnings if "unprotected" in w.message]
+            assert f"with what {witness} knows" in said[-1]
+            assert "everything that answered cells did is there" in said[-1]
+            # The other survivor learns it anew, as the second of two.
+            until(lambda: len(kernel.view().replicas) == 2, "the other survivor")
+        kernel.wait_for_replicas(5)
+        assert kernel.run("print(x)").text == "2\n"

@@ -256,14 +256,14 @@ class Log:
         For the group of one member that goes on when this one has lost its majority.
         """
         known = list(self._index_of.items())
-        excess = len(known) - self._identities_max
+        forgotten = known[: max(len(known) - self._identities_max, 0)]
         return SnapshotMeta(
             index=self.last_index,
             term=self.last_term,
             membership=Membership((member,)),
             membership_index=self.last_index,
-            horizon=known[excess - 1][1] if excess > 0 else self.horizon,
-            identities=tuple(known[max(excess, 0) :]),
+            horizon=forgotten[-1][1] if forgotten else self.horizon,
+            identities=tuple(known[len(forgotten) :]),
         )
 
     def compact(self, snapshot: SnapshotMeta) -> bool:

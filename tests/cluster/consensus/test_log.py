@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from notebookos_ext.cluster.consensus.log import Log
+from notebookos_ext.cluster.consensus.membership import Membership
 from notebookos_ext.cluster.consensus.messages import Entry
 from notebookos_ext.cluster.consensus.progress import (
     IN_FLIGHT_BYTES_MAX,
@@ -176,3 +177,16 @@ def test_a_lost_connection_loses_what_was_under_way() -> None:
     progress.sent(7, 1)
     progress.disconnected()
     assert (progress.next_index, progress.probing, progress.may_send) == (5, True, True)
+
+
+def test_what_founds_another_group_stands_for_the_whole_log() -> None:
+    log = Log(entries(1, 1, 2, 2), founders=Membership(("a", "b", "c")), identities_max=3)
+    log.commit_to(2)
+    founding = log.founding("a")
+    assert (founding.index, founding.term) == (4, 2), "committed or not"
+    assert founding.membership == Membership(("a",))
+    assert founding.identities == (("1-2", 2), ("2-3", 3), ("2-4", 4))
+    assert founding.horizon == 1, "what it forgets is told"
+    other = Log(snapshot=founding)
+    assert other.membership == other.committed_membership == Membership(("a",))
+    assert (other.last_index, other.last_term, other.index_of("2-4")) == (4, 2, 4)
