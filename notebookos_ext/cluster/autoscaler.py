@@ -22,6 +22,8 @@ from notebookos_ext.cluster.turn import Turn
 
 UNAVAILABLE_S = 60.0
 """How long no host is asked for after the backend had none."""
+STUCK_BOOTS = 2.0
+"""A cell that has waited so many times as long as a host takes to come gets one of its own."""
 MARGIN_S = 30.0
 """A host that has booted needs replicas before it is of use."""
 
@@ -97,7 +99,41 @@ def by_demand(state: ClusterState, options: AutoscalerOptions, at: float) -> int
             if about not in chances:
                 chances[about] = rests.ends_within(rested_s, horizon_s) * still_runs
             demand.expect(kernel.gpus_active, chances[about])
-    return max(demand.hosts(options.spread), options.least_hosts, _most_replicas(state))
+    wanted = max(demand.hosts(options.spread), options.least_hosts, _most_replicas(state))
+    stuck = _stuck(state, options, at)
+    return max(wanted, len(state.by_load) + stuck) if stuck else wanted
+
+
+def _stuck(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
+    """Hosts for cells that have waited for longer than one takes to come.
+
+    There may be GPUs enough, but a few on each host: a cell that needs a whole one would wait for
+    the longest of many small cells, however few those are (hours, in a run of ninety days).
+    """
+    if not state.options.migrate:
+        return 0
+    stuck: list[int] = []
+    for kernel_id in state.active:
+        kernel = state.kernels[kernel_id]
+        waiting = kernel.waiting[0] if kernel.waiting else None
+        if (
+            waiting is not None
+            and waiting.for_gpus
+            and at - waiting.since >= STUCK_BOOTS * options.boot_s
+            and kernel.migration is None
+            and kernel.held_by is None
+            and waiting.cell.replica_number is None
+        ):
+            stuck.append(waiting.cell.gpus)
+    if not stuck:
+        return 0
+    # What does not go where there is room would go to no other host of the kind either.
+    most_free = max((state.pool.free_count(host.id) for host in state.by_load), default=0)
+    demand = Demand(_gpus_per_host(state, options))
+    for gpus in stuck:
+        if gpus > most_free:
+            demand.add(gpus)
+    return demand.hosts(0.0)
 
 
 def by_reserved(state: ClusterState, options: AutoscalerOptions, _at: float) -> int:
@@ -141,7 +177,28 @@ def _wanted(state: ClusterState, options: AutoscalerOptions, at: float) -> int:
     if state.pool.is_shared:
         # One more host of the same machine would bring no GPU.
         return max(options.least_hosts, _most_replicas(state))
-    return RULES[options.rule](state, options, at)
+    return max(RULES[options.rule](state, options, at), _for_promises(state, options))
+
+
+def _for_promises(state: ClusterState, options: AutoscalerOptions) -> int:
+    """Hosts for what may be promised to kernels under a subscription limit; 0 without one.
+
+    A rule that looks at cells sees nothing of a kernel that waits for hosts.
+    """
+    limit = state.options.subscription_limit
+    if not limit:
+        return 0
+    promised, crowded = 0, False
+    usable = len(state.by_load)
+    for kernel in state.kernels.values():
+        if kernel.replicas:
+            promised += kernel.gpus_per_cell
+        elif kernel.id in state.without_hosts:
+            promised += kernel.gpus_per_cell
+            crowded = crowded or kernel.next_replica_count <= usable
+    hosts = math.ceil(promised / (limit * _gpus_per_host(state, options)))
+    # There is room for it in all, but not on enough hosts.
+    return max(hosts, usable + 1) if crowded else hosts
 
 
 # ---- steps
