@@ -23,8 +23,9 @@ from traitlets import Bool, Dict, Float, Int, List, Unicode
 from notebookos_ext.errors import InvalidSettings, NotebookOSError
 from notebookos_ext.handlers.base import REQUEST_SCHEMA_FILE
 from notebookos_ext.handlers.cluster import ClusterHandler
-from notebookos_ext.handlers.hosts import HostDrainHandler
+from notebookos_ext.handlers.hosts import HostDrainHandler, HostsHandler
 from notebookos_ext.handlers.kernels import (
+    KernelExecutorHandler,
     KernelHandler,
     KernelMigrationHandler,
     KernelUnprotectedHandler,
@@ -285,6 +286,8 @@ class NotebookOSApp(ExtensionApp):
                     rf"/notebookos/api/kernels/{_KERNEL_ID}/continue-unprotected",
                     KernelUnprotectedHandler,
                 ),
+                (rf"/notebookos/api/kernels/{_KERNEL_ID}/executor", KernelExecutorHandler),
+                (r"/notebookos/api/hosts", HostsHandler),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/store/sweep", StoreSweepHandler),
                 (r"/notebookos/api/usage", UsageHandler),

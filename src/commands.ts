@@ -8,6 +8,7 @@ import { told } from './asking';
 import { replicasIcon } from './icons';
 import { GPUS_MAX, REPLICA_COUNTS } from './notebookSettings';
 import type { IClusterModel } from './tokens';
+import type { Kernel } from './wire';
 import type { CurrentNotebook } from './widgets/currentNotebook';
 import { Sidebar, SIDEBAR_ID } from './widgets/sidebar';
 
@@ -18,8 +19,11 @@ export namespace CommandIDs {
   export const replicas = 'notebookos-ext:choose-replica-count';
   export const gpus = 'notebookos-ext:choose-gpus-per-cell';
   export const migrate = 'notebookos-ext:migrate-replica';
+  export const executor = 'notebookos-ext:choose-executor';
   export const drain = 'notebookos-ext:drain-host';
   export const use = 'notebookos-ext:use-host';
+  export const addHost = 'notebookos-ext:add-host';
+  export const removeHost = 'notebookos-ext:remove-host';
 }
 
 /** In the order of the palette. */
@@ -105,7 +109,13 @@ function addHostCommands(
     (model.state.cluster?.hosts ?? [])
       .filter(host => host.state === 'ready' && host.draining === draining)
       .map(host => host.id);
-  const command = (id: string, label: string, title: string, drain: boolean) =>
+  const command = (
+    id: string,
+    label: string,
+    title: string,
+    drain: boolean,
+    release = false
+  ) =>
     app.commands.addCommand(id, {
       label,
       describedBy: { args: HOST_ARGUMENT },
@@ -115,10 +125,26 @@ function addHostCommands(
           (args.host as string | undefined) ??
           (await choose(title, hosts(!drain), trans));
         if (host) {
-          await told(model.drainHost(host, drain), trans, refused);
+          await told(model.drainHost(host, drain, release), trans, refused);
         }
       }
     });
+  app.commands.addCommand(CommandIDs.addHost, {
+    label: trans.__('Add a Host'),
+    describedBy: { args: NO_ARGUMENTS },
+    isEnabled: () => {
+      const { cluster } = model.state;
+      return cluster !== null && cluster.hosts.length < cluster.max_hosts;
+    },
+    execute: () => told(model.addHost(), trans, refused)
+  });
+  command(
+    CommandIDs.removeHost,
+    trans.__('Remove Host…'),
+    trans.__('Which host is to be emptied and removed?'),
+    true,
+    true
+  );
   command(
     CommandIDs.drain,
     trans.__('Drain Host…'),
@@ -178,6 +204,27 @@ function addNotebookCommands(
       }
     }
   });
+  app.commands.addCommand(CommandIDs.executor, {
+    label: trans.__('Choose Who Runs the Next Cell of This Notebook…'),
+    describedBy: { args: REPLICA_ARGUMENT },
+    isEnabled: () => (notebook.kernel?.replicas.length ?? 0) > 1,
+    execute: async args => {
+      const { kernel } = notebook;
+      if (!kernel) {
+        return;
+      }
+      const number =
+        (args.replica as number | undefined) ??
+        (await chooseReplica(
+          kernel,
+          trans.__('Which replica is to run the next cell, if it can?'),
+          trans
+        ));
+      if (typeof number === 'number') {
+        await told(model.preferExecutor(kernel.id, number), trans, refused);
+      }
+    }
+  });
   app.commands.addCommand(CommandIDs.migrate, {
     label: trans.__('Migrate a Replica of This Notebook…'),
     describedBy: { args: REPLICA_ARGUMENT },
@@ -189,20 +236,31 @@ function addNotebookCommands(
       if (!kernel) {
         return;
       }
-      const choices = kernel.replicas.map(replica =>
-        trans.__('Replica %1 on %2', replica.number, replica.host_id)
-      );
-      const chosen =
-        args.replica === undefined
-          ? await choose(trans.__('Which replica is to move?'), choices, trans)
-          : undefined;
       const number =
-        args.replica ?? kernel.replicas[choices.indexOf(chosen ?? '')]?.number;
+        args.replica ??
+        (await chooseReplica(
+          kernel,
+          trans.__('Which replica is to move?'),
+          trans
+        ));
       if (typeof number === 'number') {
         await told(model.migrate(kernel.id, number), trans, refused);
       }
     }
   });
+}
+
+/** Asks for a replica; gives its number. */
+async function chooseReplica(
+  kernel: Kernel,
+  title: string,
+  trans: TranslationBundle
+): Promise<number | undefined> {
+  const choices = kernel.replicas.map(replica =>
+    trans.__('Replica %1 on %2', replica.number, replica.host_id)
+  );
+  const chosen = await choose(title, choices, trans);
+  return kernel.replicas[choices.indexOf(chosen ?? '')]?.number;
 }
 
 /** Asks for one of a few; undefined when the user goes back. */

@@ -89,12 +89,38 @@ export class ClusterModel implements IClusterModel {
     void this._refreshSoon.invoke();
   }
 
-  async drainHost(hostId: string, drain: boolean): Promise<void> {
+  async preferExecutor(
+    kernelId: string,
+    replica: number | null
+  ): Promise<void> {
+    await request(
+      `kernels/${encodeURIComponent(kernelId)}/executor`,
+      decodeKernel,
+      this._settings,
+      replica === null
+        ? { method: 'DELETE' }
+        : { method: 'PUT', body: JSON.stringify({ replica }) }
+    );
+    void this._refreshSoon.invoke();
+  }
+
+  async addHost(): Promise<void> {
+    await request('hosts', decodeCluster, this._settings, { method: 'POST' });
+    void this._refreshSoon.invoke();
+  }
+
+  async drainHost(
+    hostId: string,
+    drain: boolean,
+    release = false
+  ): Promise<void> {
     await request(
       `hosts/${encodeURIComponent(hostId)}/drain`,
       decodeHost,
       this._settings,
-      { method: drain ? 'PUT' : 'DELETE' }
+      drain
+        ? { method: 'PUT', body: JSON.stringify({ release }) }
+        : { method: 'DELETE' }
     );
     void this._refreshSoon.invoke();
   }

@@ -2,17 +2,21 @@
  * Which changes of the cluster the user should be told of, each once. Pure: what was said is in
  * the tracker, the time is that of the snapshots.
  */
-import type { Cluster, Kernel } from './wire';
+import type { Cluster, Kernel, Store } from './wire';
 
 /** What a notice is about; each kind can be switched off. */
 export type NoticeKind =
-  'executor-lost' | 'kernel-held' | 'durability-behind' | 'server-warning';
+  | 'executor-lost'
+  | 'kernel-held'
+  | 'durability-behind'
+  | 'store-unreachable'
+  | 'server-warning';
 
 export type Notice = {
   readonly kind: NoticeKind;
   /** The kernel that it is about; none when it is about the whole cluster. */
   readonly kernel?: Kernel;
-  /** The lost executor's host, the names that hold or are behind, or the warning's sentence. */
+  /** The lost executor's host, the names that hold or are behind, or a sentence of the server. */
   readonly detail: string;
 };
 
@@ -21,8 +25,8 @@ export const BEHIND_SECONDS = 30;
 
 export class NoticeTracker {
   /**
-   * What is new since the last snapshot. The first one tells warnings alone: the rest was so
-   * before anybody looked.
+   * What is new since the last snapshot. The first one tells warnings and a store that
+   * fails alone: the rest was so before anybody looked.
    */
   next(cluster: Cluster): Notice[] {
     const notices: Notice[] = [];
@@ -33,9 +37,13 @@ export class NoticeTracker {
       }
       notices.push(...this._behind(kernel, cluster.at));
     }
+    notices.push(...this._storeFails(cluster.store));
     for (const warning of cluster.warnings) {
       const key = `${warning.kernel_id ?? ''} ${warning.message}`;
-      if (!this._said.has(key)) {
+      // What the store says of itself is told as the store's.
+      const twice =
+        !cluster.store.works && warning.message.includes(cluster.store.error);
+      if (!this._said.has(key) && !twice) {
         this._said.add(key);
         const kernel = cluster.kernels.find(k => k.id === warning.kernel_id);
         notices.push({
@@ -71,6 +79,14 @@ export class NoticeTracker {
     return [{ kind: 'durability-behind', kernel, detail }];
   }
 
+  /** Once for each time that the store fails, however long that lasts. */
+  private _storeFails(store: Store): Notice[] {
+    const news = !store.works && this._storeWorked;
+    this._storeWorked = store.works;
+    return news ? [{ kind: 'store-unreachable', detail: store.error }] : [];
+  }
+
+  private _storeWorked = true;
   private _known: Cluster | null = null;
   private readonly _said = new Set<string>();
   private readonly _since = new Map<string, { since: number; said: boolean }>();

@@ -12,6 +12,7 @@ export type PreferenceValues = {
   readonly notify_executor_lost: boolean;
   readonly notify_kernel_held: boolean;
   readonly notify_durability_behind: boolean;
+  readonly notify_store_unreachable: boolean;
   readonly notify_server_warning: boolean;
 };
 
@@ -22,6 +23,7 @@ export const DEFAULT_PREFERENCES: PreferenceValues = {
   notify_executor_lost: true,
   notify_kernel_held: true,
   notify_durability_behind: true,
+  notify_store_unreachable: true,
   notify_server_warning: true
 };
 
@@ -44,6 +46,8 @@ export class Preferences {
         return this._values.notify_kernel_held;
       case 'durability-behind':
         return this._values.notify_durability_behind;
+      case 'store-unreachable':
+        return this._values.notify_store_unreachable;
       case 'server-warning':
         return this._values.notify_server_warning;
     }

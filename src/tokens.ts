@@ -27,8 +27,12 @@ export interface IClusterModel extends IDisposable {
   migrate(kernelId: string, replica: number): Promise<void>;
   /** Let a kernel without a majority go on; rejects with `Refused` if it cannot. */
   continueUnprotected(kernelId: string): Promise<void>;
-  /** Empty a host, or with `drain` false use it again. */
-  drainHost(hostId: string, drain: boolean): Promise<void>;
+  /** Have the next cell that it can run begin on a replica; null leaves the choice to the scheduler. */
+  preferExecutor(kernelId: string, replica: number | null): Promise<void>;
+  /** Ask for one more host; rejects with `Refused` when there are as many as there may be. */
+  addHost(): Promise<void>;
+  /** Empty a host and, with `release`, give it back then; with `drain` false use it again. */
+  drainHost(hostId: string, drain: boolean, release?: boolean): Promise<void>;
   /** What cells took since a time (seconds since the Unix epoch), by notebook. */
   usage(since: number): Promise<Usage>;
   /** GPUs that were there and that were bound, since a time (seconds since the Unix epoch). */

@@ -363,6 +363,11 @@ class World:
         target = rng.choice([None, None, *HOSTS])
         self.say(e.MigrationRequested(kernel, replica, target, self.now))
 
+    def prefer(self, rng: random.Random) -> None:
+        kernel = rng.choice(list(self.kernels))
+        replica = rng.choice([None, *[r for r in self.living if r.startswith(f"{kernel}:")]])
+        self.say(e.ExecutorPreferred(kernel, replica, self.now))
+
     def drain(self, rng: random.Random) -> None:
         host = rng.choice(sorted(self.up))
         if rng.random() < 0.5:
@@ -560,6 +565,7 @@ class World:
             ),
             (1, lambda: self.move(rng), self.kernels),
             (0.5, lambda: self.drain(rng), self.up),
+            (0.5, lambda: self.prefer(rng), self.kernels),
             (0.1, lambda: self.remove(rng.choice(sorted(self.up))), self.up),
             (4, lambda: self.remove(rng.choice(self.leaving).host), self.leaving),
         ]

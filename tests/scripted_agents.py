@@ -183,6 +183,10 @@ class ScriptedBackend:
         for agent in self.agents:
             listener.host_up(agent.host, agent.path, adopted=False)
 
+    @property
+    def host_count(self) -> int:
+        return len(self.agents)
+
     async def request_hosts(self, count: int) -> None:
         self.requested.append(count)
 

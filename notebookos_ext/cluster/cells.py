@@ -134,6 +134,8 @@ def attempt_started(turn: Turn, event: AttemptStarted) -> None:
     kernel, attempt = found
     attempt.phase = Phase.RUNNING
     kernel.last_executor = attempt.replica
+    if kernel.preferred == attempt.replica:
+        kernel.preferred = None
     replica = kernel.replica(attempt.replica)
     if attempt.cancelled:
         _close(turn, kernel, attempt, "it was interrupted before it began", begun=False)

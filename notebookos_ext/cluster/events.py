@@ -158,6 +158,14 @@ class MigrationRequested(msgspec.Struct, frozen=True, tag=True):
     at: float
 
 
+class ExecutorPreferred(msgspec.Struct, frozen=True, tag=True):
+    """Somebody wants this replica to run the next cell that it can; None takes that back."""
+
+    kernel: KernelId
+    replica: ReplicaId | None
+    at: float
+
+
 class MembersChanged(msgspec.Struct, frozen=True, tag=True):
     """The voters of the kernel's group are `members` now; `reason` says why not those asked for."""
 
@@ -359,6 +367,7 @@ Event = (
     | KernelRestarted
     | KernelSettingsChanged
     | MigrationRequested
+    | ExecutorPreferred
     | MembersChanged
     | MemberLost
     | MemberBack

@@ -12,6 +12,7 @@ from notebookos_ext.cluster.actions import (
     StartEpoch,
 )
 from notebookos_ext.cluster.events import (
+    ExecutorPreferred,
     KernelRequested,
     KernelRestarted,
     KernelRevived,
@@ -209,6 +210,15 @@ def kernel_settings_changed(turn: Turn, event: KernelSettingsChanged) -> None:
         settling.ask_for_hosts(turn, kernel)
     if turn.state.options.migrate:
         migration.resize(turn, kernel)
+    turn.state.dirty.add(kernel.id)
+
+
+def executor_preferred(turn: Turn, event: ExecutorPreferred) -> None:
+    """Who is preferred from now on, until it has begun a cell; a cell that waits is looked at."""
+    kernel = turn.state.kernels.get(event.kernel)
+    if kernel is None:
+        return
+    kernel.preferred = event.replica
     turn.state.dirty.add(kernel.id)
 
 

@@ -220,6 +220,8 @@ class Kernel:
     """Open for its first waiting cell."""
     last_attempt: int = 0
     last_executor: ReplicaId | None = None
+    preferred: ReplicaId | None = None
+    """Somebody wants this replica to run the next cell that it can."""
     waiting: list[WaitingCell] = field(default_factory=list)
     """Its cells that have not started, in their order."""
     held_by: ReplicaId | None = None
@@ -310,6 +312,11 @@ class Kernel:
         return next((r for r in self.replicas if r.number == number), None)
 
     @property
+    def next_executor(self) -> ReplicaId | None:
+        """The replica that somebody prefers, if it is still one of them."""
+        return self.preferred if any(r.id == self.preferred for r in self.replicas) else None
+
+    @property
     def user(self) -> str:
         """Whose fair share and quota its cells count towards."""
         return self.spec.user or self.spec.kernel
@@ -327,6 +334,7 @@ class Kernel:
             for number, host in enumerate(members, start=1)
         )
         self.next_number = len(members) + 1
+        self.preferred = None
 
     def newcomer(self, host: HostId) -> Replica:
         """A further replica of a number of its own, which is none of its members yet."""
@@ -336,7 +344,7 @@ class Kernel:
     def forget_namespace(self) -> None:
         """What was known of the names of the epoch that is over."""
         self.started = False
-        self.last_executor = None
+        self.last_executor = self.preferred = None
         self.held_by, self.held = None, ()
         self.pending_on, self.pending = None, ()
 

@@ -42,6 +42,7 @@ HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     events.PrewarmedStarted: prewarm.started,
     events.PrewarmedLost: prewarm.lost,
     events.MigrationRequested: migration.requested,
+    events.ExecutorPreferred: kernels.executor_preferred,
     events.MembersChanged: migration.members_changed,
     events.MemberLost: majority.member_lost,
     events.MemberBack: majority.member_back,

@@ -1,14 +1,34 @@
-"""PUT and DELETE notebookos/api/hosts/<id>/drain: emptying a host, and taking that back."""
+"""Hosts: POST notebookos/api/hosts for one more, PUT and DELETE …/hosts/<id>/drain to empty one or
+take that back.
+"""
 
 from __future__ import annotations
 
 from jupyter_server.auth.decorator import authorized
 from tornado import web
 
+from notebookos_ext._version import __version__
 from notebookos_ext.cluster.model import HostId
 from notebookos_ext.handlers import present
 from notebookos_ext.handlers.base import NotebookOSHandler
 from notebookos_ext.handlers.models import DrainRequest
+
+
+class HostsHandler(NotebookOSHandler):
+    """All hosts."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Ask for one more host; 202 with the ClusterView, which has it once it is up. 409."""
+        await self.asked(self.controller.add_host())
+        self.audit("add-host", "")
+        self.set_status(202)
+        self.answer(
+            await self.asked(
+                self.controller.read(lambda i: present.cluster(i, version=__version__))
+            )
+        )
 
 
 class HostDrainHandler(NotebookOSHandler):

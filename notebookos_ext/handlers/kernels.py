@@ -1,4 +1,6 @@
-"""GET and PATCH notebookos/api/kernels/<id>, POST …/migration: one kernel, and what it may do."""
+"""One kernel, and what it may do: GET and PATCH notebookos/api/kernels/<id>, POST …/migration, PUT
+and DELETE …/executor.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from notebookos_ext.cluster.model import HostId, KernelId, replica_id
 from notebookos_ext.handlers import present
 from notebookos_ext.handlers.base import NotebookOSHandler
 from notebookos_ext.handlers.models import (
+    ExecutorRequest,
     KernelSettingsPatch,
     KernelSettingsResult,
     KernelView,
@@ -74,6 +77,27 @@ class KernelUnprotectedHandler(OneKernel):
         await self.asked(self.controller.continue_unprotected(KernelId(kernel_id)))
         self.audit("continue-unprotected", kernel_id)
         self.set_status(202)
+        self.answer(await self.view(kernel_id))
+
+
+class KernelExecutorHandler(OneKernel):
+    """Who is to run the next cell."""
+
+    @web.authenticated
+    @authorized
+    async def put(self, kernel_id: str) -> None:
+        """Prefer a replica; answer with the KernelView. 404, and 409 with why it cannot."""
+        body = self.read_body(ExecutorRequest)
+        await self.asked(self.controller.prefer_executor(KernelId(kernel_id), body.replica))
+        self.audit("prefer-executor", kernel_id, body)
+        self.answer(await self.view(kernel_id))
+
+    @web.authenticated
+    @authorized
+    async def delete(self, kernel_id: str) -> None:
+        """Leave the choice to the scheduler again; answer with the KernelView. 404."""
+        await self.asked(self.controller.prefer_executor(KernelId(kernel_id), None))
+        self.audit("prefer-executor", kernel_id)
         self.answer(await self.view(kernel_id))
 
 

@@ -45,6 +45,8 @@ class HostView(msgspec.Struct, frozen=True):
     state: Literal["ready", "lost"]
     draining: bool
     """Nothing new goes there, and what is there moves."""
+    leaving: bool
+    """It is given back once it is empty."""
     machine: str
     pid: int
     devices: tuple[DeviceView, ...]
@@ -182,6 +184,8 @@ class KernelView(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaView, ...]
     held: tuple[HeldNameView, ...]
     not_durable: tuple[str, ...]
+    preferred_replica: int | None
+    """Number of the replica that is to run the next cell that it can."""
     migration: MigrationView | None
     stored: StoredView | None
     """None while it is on its hosts."""
@@ -249,6 +253,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     """False when the consensus engine may lose what it has acknowledged."""
     simulated: bool
     """True when the devices are simulated ones."""
+    max_hosts: int
+    """As many as the cluster may have."""
     store: StoreView
     hosts: tuple[HostView, ...]
     kernels: tuple[KernelView, ...]
@@ -279,6 +285,12 @@ class MigrationRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     replica: int | None = None
     target: str | None = None
+
+
+class ExecutorRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of PUT notebookos/api/kernels/<id>/executor: the replica's number."""
+
+    replica: int
 
 
 class DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from notebookos_ext.cluster.majority import refusal
-from notebookos_ext.cluster.model import CellId, DeviceKind, HostId, KernelId
+from notebookos_ext.cluster.model import CellId, DeviceKind, HostId, KernelId, replica_number
 from notebookos_ext.cluster.queueing import WaitingCell
 from notebookos_ext.cluster.replicas import Kernel, Replica
 from notebookos_ext.cluster.survivors import without_majority
@@ -46,6 +46,7 @@ def cluster(insight: Insight, *, version: str) -> ClusterView:
         durable=insight.consensus_engine != "raftos",
         simulated=any(d.kind == "simulated" for host in hosts for d in host.devices),
         store=_store(insight),
+        max_hosts=insight.view.max_hosts,
         hosts=hosts,
         kernels=tuple(
             _kernel(insight, record, insight.view.kernels[record.kernel])
@@ -112,6 +113,7 @@ def _host(insight: Insight, host: HostId) -> HostView:
         id=host,
         state="ready" if entry.ready else "lost",
         draining=entry.draining,
+        leaving=entry.release or entry.surplus or entry.releasing,
         machine=entry.spec.machine,
         pid=entry.spec.pid,
         devices=_devices(insight, host),
@@ -173,6 +175,9 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
         held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
         not_durable=entry.pending,
+        preferred_replica=None
+        if entry.next_executor is None
+        else replica_number(entry.next_executor),
         migration=_migration(entry),
         stored=_stored(record),
         majority_lost=(

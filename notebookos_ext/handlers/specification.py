@@ -61,6 +61,28 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
             errors=(403, 404, 409, 503),
         ),
     },
+    "/kernels/{kernel_id}/executor": {
+        "put": Operation(
+            "Prefer a replica for the next cell that it can run.",
+            models.KernelView,
+            body=models.ExecutorRequest,
+            body_required=True,
+            errors=(400, 403, 404, 409, 503),
+        ),
+        "delete": Operation(
+            "Leave the choice of the executor to the scheduler again.",
+            models.KernelView,
+            errors=(403, 404, 503),
+        ),
+    },
+    "/hosts": {
+        "post": Operation(
+            "Ask for one more host; it is in the cluster once it is up.",
+            models.ClusterView,
+            status=202,
+            errors=(403, 409, 503),
+        ),
+    },
     "/hosts/{host_id}/drain": {
         "put": Operation(
             "Begin to empty a host.",

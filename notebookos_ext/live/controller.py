@@ -353,6 +353,19 @@ class Controller:
         """
         return self._submit(self._unprotected.request(kernel))
 
+    def prefer_executor(
+        self, kernel: KernelId, replica: int | None
+    ) -> concurrent.futures.Future[None]:
+        """Have the next cell that it can run begin on that replica; None takes that back.
+
+        Raises NotFound, and Infeasible with why it cannot.
+        """
+        return self._submit(self._moves.prefer(kernel, replica))
+
+    def add_host(self) -> concurrent.futures.Future[None]:
+        """Ask for one more host, which joins when it is up. Raises Infeasible at `max_hosts`."""
+        return self._submit(self._moves.add_host())
+
     def drain_host(self, host: HostId, *, release: bool) -> concurrent.futures.Future[None]:
         """Empty a host, and with `release` give it back then. Raises NotFound."""
         return self._submit(self._moves.drain(host, release=release))

@@ -141,6 +141,11 @@ class Fleet:
             reason = next(iter(self._failures.values()))
             raise LaunchFailed(f"no host of the cluster could be started: {reason}")
 
+    @property
+    def host_count(self) -> int:
+        """Hosts that the backend has given, started or has not got rid of yet."""
+        return self._backend.host_count
+
     async def request_hosts(self, count: int) -> None:
         """Ask the backend for `count` hosts in all; that it has none to give is told."""
         try:

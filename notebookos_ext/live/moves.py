@@ -13,6 +13,7 @@ from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
+from notebookos_ext.cluster.policies.replicated import names_text
 from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, InvalidRequest, NotebookOSError, NotFound
 from notebookos_ext.live.chains import Chains
@@ -70,6 +71,43 @@ class Moves:
             reason = self._refusals.pop(kernel, "the scheduler did not begin it")
             raise Infeasible(f"no replica of the kernel can move: {reason}")
         self._outlet.changed(kernel, "replica")
+
+    async def prefer(self, kernel: KernelId, number: int | None) -> None:
+        """See `Controller.prefer_executor`."""
+        found = self._view.kernels.get(kernel)
+        if found is None:
+            raise NotFound(f"there is no NotebookOS kernel {kernel}")
+        replica = None if number is None else found.numbered(number)
+        if number is not None:
+            if replica is None:
+                raise Infeasible(f"the kernel has no replica {number} that could run its next cell")
+            if not self._view.options.hints:
+                raise Infeasible(
+                    "the replicas of this cluster elect their executor among themselves",
+                    hint="turn the scheduling option hints on to choose it",
+                )
+            if found.held_by not in (None, replica.id):
+                names = names_text([held.name for held in found.held])
+                raise Infeasible(
+                    f"replica {number} cannot run the next cell, for {names} cannot leave another",
+                    hint="delete what holds the kernel first",
+                )
+        self._outlet.post(
+            events.ExecutorPreferred(
+                kernel=kernel, replica=replica.id if replica else None, at=self._clock.now()
+            )
+        )
+        self._outlet.changed(kernel, "replica")
+
+    async def add_host(self) -> None:
+        """See `Controller.add_host`."""
+        if self._fleet.host_count >= self._view.max_hosts:
+            raise Infeasible(
+                f"the cluster may have {self._view.max_hosts} hosts at most",
+                hint="raise max_hosts, or remove another host first",
+            )
+        await self._fleet.request_hosts(self._fleet.host_count + 1)
+        self._outlet.changed(None, "host")
 
     async def drain(self, host: HostId, *, release: bool) -> None:
         """See `Controller.drain_host`."""

@@ -16,6 +16,7 @@ function later(seconds: number, change: Partial<Kernel> = {}): Cluster {
   return {
     ...view,
     at: view.at + seconds,
+    store: { ...view.store, works: true },
     kernels: [{ ...first, not_durable: [], ...change }, ...others]
   };
 }
@@ -33,6 +34,25 @@ describe('NoticeTracker', () => {
     const again = later(5);
     again.warnings.forEach(warning => (warning.at += 5));
     expect(words(tracker, again)).toEqual([]);
+  });
+
+  it('tells that the store fails once each time, and not as a warning too', () => {
+    const tracker = new NoticeTracker();
+    tracker.next(later(0));
+    const failing = (seconds: number): Cluster => {
+      const view = { ...later(seconds), store: cluster().store };
+      const message = `host-1: ${view.store.error}`;
+      const warning = { kernel_id: null, message, at: view.at };
+      return { ...view, warnings: [...view.warnings, warning] };
+    };
+    const told = [
+      'Large variables are not kept by other hosts for now: ' +
+        cluster().store.error
+    ];
+    expect(words(tracker, failing(1))).toEqual(told);
+    expect(words(tracker, failing(2))).toEqual([]);
+    expect(words(tracker, later(3))).toEqual([]);
+    expect(words(tracker, failing(4))).toEqual(told);
   });
 
   it('tells of a lost executor, and of no lost standby', () => {

@@ -81,8 +81,26 @@ export class FixedModel implements IClusterModel {
     this.refuse?.();
   }
 
-  async drainHost(hostId: string, drain: boolean): Promise<void> {
-    this.asked.push(`${drain ? 'drain' : 'use'} ${hostId}`);
+  async preferExecutor(
+    kernelId: string,
+    replica: number | null
+  ): Promise<void> {
+    this.asked.push(`prefer ${kernelId}:${replica}`);
+    this.refuse?.();
+  }
+
+  async addHost(): Promise<void> {
+    this.asked.push('add a host');
+    this.refuse?.();
+  }
+
+  async drainHost(
+    hostId: string,
+    drain: boolean,
+    release = false
+  ): Promise<void> {
+    const what = release ? 'remove' : drain ? 'drain' : 'use';
+    this.asked.push(`${what} ${hostId}`);
   }
 
   async usage(since: number): Promise<Usage> {

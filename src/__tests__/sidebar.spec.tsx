@@ -149,9 +149,9 @@ describe('Sidebar', () => {
     const [first] = all(node, '[data-kernel]');
     const rows = all(first, '[data-replica]').map(cells);
     expect(rows).toEqual([
-      ['1', 'host-1follows, term 3', 'idle', '4101', 'Move'],
-      ['2executor', 'host-2leads, term 3', 'executing', '4102', 'Move'],
-      ['3', 'host-3', 'lost2 log entries behind', '–', 'Move']
+      ['1next', 'host-1follows, term 3', 'idle', '4101', 'Next Move'],
+      ['2executor', 'host-2leads, term 3', 'executing', '4102', 'Next Move'],
+      ['3', 'host-3', 'lost2 log entries behind', '–', 'Next Move']
     ]);
     expect(first.textContent).toContain(
       '3 replicas (5 as soon as hosts allow), 1 GPU per cell'
@@ -230,6 +230,53 @@ describe('Sidebar', () => {
     expect(texts(node, '[data-host=host-2] .jp-NotebookOS-state')).toEqual([
       'draining'
     ]);
+  });
+
+  it('chooses who runs the next cell, and takes that back', async () => {
+    model.connected(cluster());
+    const node = await drawn();
+    const label = (number: number) =>
+      `Run the next cell of train_digits.ipynb on replica ${number} if it can`;
+    const pressed = all(node, '[data-replica] [aria-pressed=true]');
+    expect(pressed.map(b => b.getAttribute('aria-label'))).toEqual([label(1)]);
+    press(node, label(3));
+    press(node, label(1));
+    expect(model.asked).toEqual([
+      'prefer 6f0d5a1e-2f0c-4c59-9c2c-3a1b7c0e9d11:3',
+      'prefer 6f0d5a1e-2f0c-4c59-9c2c-3a1b7c0e9d11:null'
+    ]);
+  });
+
+  it('adds and removes hosts as long as that is possible', async () => {
+    const view = cluster();
+    model.connected(view);
+    let node = await drawn();
+    const add = () =>
+      all(node, 'button').find(b => b.textContent === 'Add a host');
+    add()?.click();
+    press(node, 'Remove host-1 once its replicas have moved away');
+    press(node, 'Remove host-3 once its replicas have moved away');
+    expect(model.asked).toEqual(['add a host', 'remove host-1']);
+    view.hosts[0].draining = view.hosts[0].leaving = true;
+    model.connected({ ...view, max_hosts: 3 });
+    node = await drawn();
+    expect((add() as HTMLButtonElement).disabled).toBe(true);
+    expect(texts(node, '[data-host=host-1] .jp-NotebookOS-state')).toEqual([
+      'being removed'
+    ]);
+    expect(texts(node, '[data-host=host-1] button')).toEqual(['Use again']);
+  });
+
+  it('says that the checkpoint store fails, and only then', async () => {
+    const view = cluster();
+    model.connected(view);
+    expect((await drawn()).textContent).toContain(
+      'cannot be reached (EndpointConnectionError)'
+    );
+    model.connected({ ...view, store: { ...view.store, works: true } });
+    expect((await drawn()).textContent).not.toContain(
+      'large variables are not kept'
+    );
   });
 
   it('opens, interrupts and restarts kernels, and cancels cells', async () => {

@@ -9,8 +9,8 @@ import { Lazy } from './Lazy';
 export interface IHostCardProps {
   host: Host;
   kernels: Kernel[];
-  /** Empties the host, or with false uses it again. */
-  onDrain: (host: Host, drain: boolean) => void;
+  /** Empties the host and, with `release`, gives it back then; with false uses it again. */
+  onDrain: (host: Host, drain: boolean, release?: boolean) => void;
   trans: TranslationBundle;
 }
 
@@ -32,9 +32,11 @@ export function HostCard(props: IHostCardProps): JSX.Element {
         >
           {host.state === 'lost'
             ? trans.__('lost')
-            : host.draining
-              ? trans.__('draining')
-              : trans.__('%1 of %2 GPUs free', free, host.devices.length)}
+            : host.leaving
+              ? trans.__('being removed')
+              : host.draining
+                ? trans.__('draining')
+                : trans.__('%1 of %2 GPUs free', free, host.devices.length)}
         </span>
       </header>
       <Lazy>{() => <HostBody {...props} />}</Lazy>
@@ -60,7 +62,19 @@ function HostBody(props: IHostCardProps): JSX.Element {
           onClick={() => onDrain(host, !host.draining)}
         >
           {host.draining ? trans.__('Use again') : trans.__('Drain')}
-        </button>
+        </button>{' '}
+        {!host.leaving && host.state === 'ready' && (
+          <button
+            className="jp-NotebookOS-button"
+            aria-label={trans.__(
+              'Remove %1 once its replicas have moved away',
+              host.id
+            )}
+            onClick={() => onDrain(host, true, true)}
+          >
+            {trans.__('Remove')}
+          </button>
+        )}
       </p>
       {host.devices.length > 0 && (
         <table className="jp-NotebookOS-table">

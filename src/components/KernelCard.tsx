@@ -16,6 +16,8 @@ export interface IKernelActions {
   restart: (kernel: Kernel) => void;
   move: (kernel: Kernel, replica: Replica) => void;
   goOn: (kernel: Kernel) => void;
+  /** Has the replica run the next cell that it can; null leaves it to the scheduler. */
+  prefer: (kernel: Kernel, replica: Replica | null) => void;
 }
 
 export interface IKernelCardProps {
@@ -74,6 +76,12 @@ function KernelBody(props: IKernelCardProps & { title: string }): JSX.Element {
         onMove={
           kernel.migration === null
             ? replica => actions.move(kernel, replica)
+            : undefined
+        }
+        preferred={kernel.preferred_replica}
+        onPrefer={
+          kernel.replicas.length > 1
+            ? replica => actions.prefer(kernel, replica)
             : undefined
         }
         trans={trans}

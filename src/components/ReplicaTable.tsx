@@ -10,11 +10,15 @@ export interface IReplicaTableProps {
   replicas: Replica[];
   /** Moves a replica to another host; without it none can be moved. */
   onMove?: (replica: Replica) => void;
+  /** Number of the replica that is to run the next cell that it can. */
+  preferred: number | null;
+  /** Chooses it, or with null leaves it to the scheduler; without it there is no choice. */
+  onPrefer?: (replica: Replica | null) => void;
   trans: TranslationBundle;
 }
 
 export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
-  const { title, replicas, onMove, trans } = props;
+  const { title, replicas, onMove, preferred, onPrefer, trans } = props;
   return (
     <table className="jp-NotebookOS-table">
       <caption className="jp-NotebookOS-srOnly">
@@ -26,7 +30,7 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
           <th scope="col">{trans.__('Host')}</th>
           <th scope="col">{trans.__('State')}</th>
           <th scope="col">{trans.__('Process')}</th>
-          {onMove && (
+          {(onMove || onPrefer) && (
             <th scope="col">
               <span className="jp-NotebookOS-srOnly">
                 {trans.__('Actions')}
@@ -50,6 +54,9 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
                   {trans.__('executor')}
                 </span>
               )}
+              {replica.number === preferred && (
+                <span className="jp-NotebookOS-tag">{trans.__('next')}</span>
+              )}
             </th>
             <td title={replica.member ? describe(replica.member, trans) : ''}>
               {replica.host_id}
@@ -72,19 +79,37 @@ export function ReplicaTable(props: IReplicaTableProps): JSX.Element {
               )}
             </td>
             <td>{replica.pid ?? '–'}</td>
-            {onMove && (
+            {(onMove || onPrefer) && (
               <td>
-                <button
-                  className="jp-NotebookOS-button"
-                  aria-label={trans.__(
-                    'Move replica %1 of %2 to another host',
-                    replica.number,
-                    title
-                  )}
-                  onClick={() => onMove(replica)}
-                >
-                  {trans.__('Move')}
-                </button>
+                {onPrefer && (
+                  <button
+                    className="jp-NotebookOS-button"
+                    aria-pressed={replica.number === preferred}
+                    aria-label={trans.__(
+                      'Run the next cell of %1 on replica %2 if it can',
+                      title,
+                      replica.number
+                    )}
+                    onClick={() =>
+                      onPrefer(replica.number === preferred ? null : replica)
+                    }
+                  >
+                    {trans.__('Next')}
+                  </button>
+                )}{' '}
+                {onMove && (
+                  <button
+                    className="jp-NotebookOS-button"
+                    aria-label={trans.__(
+                      'Move replica %1 of %2 to another host',
+                      replica.number,
+                      title
+                    )}
+                    onClick={() => onMove(replica)}
+                  >
+                    {trans.__('Move')}
+                  </button>
+                )}
               </td>
             )}
           </tr>

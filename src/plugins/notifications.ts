@@ -18,7 +18,7 @@ import { IClusterModel, IPreferences } from '../tokens';
 export const notificationsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'notebookos-ext:notifications',
   description:
-    'Tells of lost executors, held kernels, late durability and warnings.',
+    'Tells of lost executors, held kernels, late durability, a failing store and warnings.',
   autoStart: true,
   requires: [IClusterModel, IPreferences],
   optional: [ITranslator],
@@ -68,6 +68,11 @@ export function sentence(notice: Notice, trans: TranslationBundle): string {
       return trans.__(
         '%1: not yet kept by other hosts: %2. They would be lost with the executor.',
         title,
+        notice.detail
+      );
+    case 'store-unreachable':
+      return trans.__(
+        'Large variables are not kept by other hosts for now: %1',
         notice.detail
       );
     case 'server-warning':

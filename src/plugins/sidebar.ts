@@ -73,7 +73,7 @@ function kernelActions(
   app: JupyterFrontEnd,
   model: IClusterModel,
   trans: TranslationBundle
-): Omit<IKernelActions, 'move'> {
+): Omit<IKernelActions, 'move' | 'prefer'> {
   const { serverSettings } = app.serviceManager;
   return {
     open: kernel =>

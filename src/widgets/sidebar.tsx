@@ -13,6 +13,7 @@ import { Section } from '../components/Section';
 import { SettingsForm } from '../components/SettingsForm';
 import { WaitingList } from '../components/WaitingList';
 import { Warnings } from '../components/Warnings';
+import { formatTime } from '../format';
 import { replicasIcon } from '../icons';
 import type { IClusterModel } from '../tokens';
 import type { Cluster, Host, Kernel, Replica, Timeline, Usage } from '../wire';
@@ -27,7 +28,11 @@ export class Sidebar extends ReactWidget {
     this._notebook = options.notebook;
     this._trans = options.translator.load('notebookos_ext');
     this._onRefused = options.onRefused;
-    this._actions = { ...options.actions, move: this._move };
+    this._actions = {
+      ...options.actions,
+      move: this._move,
+      prefer: this._prefer
+    };
     this.id = SIDEBAR_ID;
     this.addClass('jp-NotebookOS');
     this.title.icon = replicasIcon;
@@ -75,6 +80,7 @@ export class Sidebar extends ReactWidget {
             cluster={cluster}
             actions={this._actions}
             onDrain={this._drain}
+            onAddHost={this._addHost}
             trans={this._trans}
           />
         )}
@@ -108,8 +114,25 @@ export class Sidebar extends ReactWidget {
     void this._tell(this._model.migrate(kernel.id, replica.number));
   };
 
-  private readonly _drain = (host: Host, drain: boolean): void => {
-    void this._tell(this._model.drainHost(host.id, drain));
+  private readonly _prefer = (
+    kernel: Kernel,
+    replica: Replica | null
+  ): void => {
+    void this._tell(
+      this._model.preferExecutor(kernel.id, replica?.number ?? null)
+    );
+  };
+
+  private readonly _addHost = (): void => {
+    void this._tell(this._model.addHost());
+  };
+
+  private readonly _drain = (
+    host: Host,
+    drain: boolean,
+    release = false
+  ): void => {
+    void this._tell(this._model.drainHost(host.id, drain, release));
   };
 
   private _tell(asked: Promise<void>): Promise<void> {
@@ -133,8 +156,8 @@ export namespace Sidebar {
     /** The notebook in front; without notebooks there are no settings to show. */
     notebook?: CurrentNotebook;
     translator: ITranslator;
-    /** What its buttons do with kernels, besides moving their replicas. */
-    actions: Omit<IKernelActions, 'move'>;
+    /** What its buttons do with kernels, besides what the model does. */
+    actions: Omit<IKernelActions, 'move' | 'prefer'>;
     /** Tells the user why something that was asked for is not done. */
     onRefused?: (reason: string) => void;
   }
@@ -167,6 +190,15 @@ function Overview({ cluster, trans }: IClusterProps): JSX.Element {
           )}
         </p>
       )}
+      {!cluster.store.works && (
+        <p className="jp-NotebookOS-notice jp-mod-warn">
+          {trans.__(
+            'Since %1 large variables are not kept by other hosts: %2',
+            formatTime(cluster.store.since ?? cluster.at),
+            cluster.store.error
+          )}
+        </p>
+      )}
       <Warnings
         warnings={cluster.warnings}
         kernels={cluster.kernels}
@@ -178,12 +210,13 @@ function Overview({ cluster, trans }: IClusterProps): JSX.Element {
 
 interface ISectionsProps extends IClusterProps {
   actions: IKernelActions;
-  onDrain: (host: Host, drain: boolean) => void;
+  onDrain: (host: Host, drain: boolean, release?: boolean) => void;
+  onAddHost: () => void;
 }
 
 /** Short sections first, so that a long list hides none. */
 function ClusterSections(props: ISectionsProps): JSX.Element {
-  const { cluster, actions, onDrain, trans } = props;
+  const { cluster, actions, onDrain, onAddHost, trans } = props;
   const { hosts, kernels, waiting, at } = cluster;
   return (
     <>
@@ -210,6 +243,16 @@ function ClusterSections(props: ISectionsProps): JSX.Element {
             trans={trans}
           />
         ))}
+        <p className="jp-NotebookOS-buttons">
+          <button
+            className="jp-NotebookOS-button"
+            disabled={hosts.length >= cluster.max_hosts}
+            title={trans.__('The cluster may have %1 hosts', cluster.max_hosts)}
+            onClick={onAddHost}
+          >
+            {trans.__('Add a host')}
+          </button>
+        </p>
       </Section>
       <Section title={trans.__('Kernels (%1)', kernels.length)}>
         {!kernels.length && (

@@ -58,6 +58,7 @@ def test_words_about_unknown_kernels_and_hosts_change_nothing() -> None:
         e.HostLost(host, "first", "gone", now),
         e.KernelStopped(nobody, now),
         e.KernelRestarted(nobody, now),
+        e.ExecutorPreferred(nobody, replica, now),
         e.KernelSettingsChanged(nobody, 1, 3, now),
         e.ReplicaStarted(replica, host, "first", 1, now),
         e.ReplicaLost(replica, host, "first", "killed", now),

@@ -96,9 +96,20 @@ async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_servera
     answer = await say(jp_fetch, "DELETE", "hosts", second, "drain")
     assert not msgspec.json.decode(answer.body, type=HostView).draining
     await say(jp_fetch, "PATCH", "kernels", kernel, body={"gpus_per_cell": 1})
+    answer = await jp_fetch("notebookos", "api", "kernels", kernel)
+    (replica,) = msgspec.json.decode(answer.body, type=KernelView).replicas
+    wanted = {"replica": replica.number}
+    answer = await say(jp_fetch, "PUT", "kernels", kernel, "executor", body=wanted)
+    view = msgspec.json.decode(answer.body, type=KernelView)
+    assert view.preferred_replica == replica.number
+    answer = await say(jp_fetch, "DELETE", "kernels", kernel, "executor")
+    assert msgspec.json.decode(answer.body, type=KernelView).preferred_replica is None
+    path = ("kernels", kernel, "executor")
+    code, said = await refusal(jp_fetch, "PUT", *path, body={"replica": 70})
+    assert (code, said) == (409, "the kernel has no replica 70 that could run its next cell")
 
     async def told() -> bool:
-        return len(trail) == 4
+        return len(trail) == 6
 
     await until_async(told, "the audit trail")
     assert trail == [
@@ -106,6 +117,8 @@ async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_servera
         ("drain-host", second, {"release": False}),
         ("use-host", second, {}),
         ("change-settings", kernel, {"gpus_per_cell": 1}),
+        ("prefer-executor", kernel, wanted),
+        ("prefer-executor", kernel, {}),
     ]
     await jp_fetch("api", "kernels", kernel, method="DELETE")
 
@@ -120,12 +133,17 @@ async def test_a_replica_is_moved_and_its_host_drained(jp_fetch: Any, jp_servera
             f"there is no NotebookOS kernel {UNKNOWN}",
         ),
         (("hosts", "host-9", "drain"), None, "there is no host host-9"),
+        (
+            ("kernels", UNKNOWN, "executor"),
+            {"replica": 1},
+            f"there is no NotebookOS kernel {UNKNOWN}",
+        ),
     ],
 )
 async def test_what_is_not_there_is_not_found(
     jp_fetch: Any, path: tuple[str, ...], body: Any, said: str
 ) -> None:
-    method = "POST" if "kernels" in path else "PUT"
+    method = "PUT" if path[-1] in ("drain", "executor") else "POST"
     assert await refusal(jp_fetch, method, *path, body=body) == (404, said)
 
 
@@ -135,3 +153,27 @@ async def test_a_body_with_a_typo_is_named(jp_fetch: Any) -> None:
     )
     assert code == 400
     assert "traget" in said
+
+
+async def test_a_host_is_added_and_removed_up_to_the_most(jp_fetch: Any) -> None:
+    async def hosts(*names: str) -> bool:
+        answer = await jp_fetch("notebookos", "api", "cluster")
+        view = msgspec.json.decode(answer.body, type=ClusterView)
+        return sorted(host.id for host in view.hosts) == list(names)
+
+    await until_async(lambda: two_hosts(jp_fetch), "two hosts")
+    code, said = await refusal(jp_fetch, "POST", "hosts")
+    assert (code, said) == (409, "the cluster may have 2 hosts at most")
+    answer = await say(jp_fetch, "PUT", "hosts", "host-1", "drain", body={"release": True})
+    assert msgspec.json.decode(answer.body, type=HostView).leaving
+    await until_async(lambda: hosts("host-2"), "host-1 to be gone")
+
+    async def added() -> bool:
+        # Refused while its folder is still being deleted.
+        answer = await jp_fetch(
+            "notebookos", "api", "hosts", method="POST", body="{}", raise_error=False
+        )
+        return bool(answer.code == 202)
+
+    await until_async(added, "room for a host")
+    await until_async(lambda: hosts("host-1", "host-2"), "host-1 again")

@@ -29,7 +29,7 @@ test('status bar and notifications tell, each once', async ({ page }) => {
   await serve(page, sample);
   const item = page.locator('.jp-NotebookOS-statusButton');
   await expect(item).toContainText('2/4 GPUs · 1 waiting · 2 warnings');
-  await expect(page.locator('.Toastify__toast')).toHaveCount(2);
+  await expect(page.locator('.Toastify__toast')).toHaveCount(3);
   const { violations } = await new AxeBuilder({ page })
     .include('.jp-NotebookOS-statusItem')
     .analyze();

@@ -248,7 +248,7 @@ def _as_before(
 ) -> Run | None:
     """On the last executor if it can be had as it is: nothing ranks before that."""
     last = kernel.last_executor
-    if last is None or cell.near not in (None, last):
+    if last is None or (kernel.next_executor or cell.near) not in (None, last):
         return None
     if kernel.spec.executor_preference is ExecutorPreference.ROTATE:
         return None
@@ -342,7 +342,7 @@ def _live(view: ClusterView, replica: Replica) -> bool:
 
 def _gives_back(view: ClusterView, kernel: Kernel, cell: Cell, replica: Replica, at: float) -> bool:
     """The last executor's GPUs are about to be free; moving would cost more than the moment."""
-    if replica.id != kernel.last_executor:
+    if replica.id != kernel.last_executor or kernel.next_executor not in (None, replica.id):
         return False
     if not 0 < cell.gpus <= view.hosts[replica.host].gpu_count:
         return False
@@ -388,7 +388,7 @@ def _rank(
     view: ClusterView, kernel: Kernel, cell: Cell, replica: Replica, devices: tuple[DeviceId, ...]
 ) -> tuple[int, int, int, int, int]:
     """Lowest is best."""
-    away = int(cell.near not in (None, replica.id))
+    away = int((kernel.next_executor or cell.near) not in (None, replica.id))
     other_devices = bool(
         devices and set(devices) != set(replica.devices) and _fixed_to_devices(view, replica)
     )

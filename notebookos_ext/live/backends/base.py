@@ -37,6 +37,11 @@ class Backend(Protocol):
         """Adopt agents that run, start those that are missing. Returns before they all listen."""
         ...
 
+    @property
+    def host_count(self) -> int:
+        """Hosts that are there, begin, or are about to leave."""
+        ...
+
     async def request_hosts(self, count: int) -> None:
         """Have `count` hosts in all, clamped to `max_hosts`; more than asked for are kept.
 

@@ -93,12 +93,15 @@ class LocalBackend:
         for host in sorted(wanted | found | self._needed):
             self._add(host, pid=_listener_pid(self._control_path(host)) if host in found else 0)
 
+    @property
+    def host_count(self) -> int:
+        """Those that leave take up room until they are gone, and their folder with them."""
+        return len(self._hosts) + len(self._leaving)
+
     async def request_hosts(self, count: int) -> None:
         """Start hosts until there are `count`, at most `max_hosts`."""
         for number in itertools.count(1):
-            # Those that leave take up room until they are gone, and their folder with them.
-            there = len(self._hosts) + len(self._leaving)
-            if there >= min(count, self.max_hosts) or self._stopping:
+            if self.host_count >= min(count, self.max_hosts) or self._stopping:
                 return
             # One that was given back may come again.
             host = HostId(f"host-{number}")
