@@ -55,6 +55,20 @@ class Metrics:
         self._replicas = Gauge(
             "notebookos_replicas", "Replicas by state.", ["state"], registry=registry
         )
+        self._prewarmed = Gauge(
+            "notebookos_prewarmed_replicas",
+            "Pre-warmed replicas that are ready.",
+            registry=registry,
+        )
+        self._launches = Counter(
+            "notebookos_replica_launches",
+            "Replicas that were launched: out of a host's pool (yes), or not (no).",
+            ["prewarmed"],
+            registry=registry,
+        )
+        self._elections = Counter(
+            "notebookos_elections", "Elections of executors that were called.", registry=registry
+        )
         self._waiting = Gauge(
             "notebookos_cells_waiting", "Cells that have not started.", registry=registry
         )
@@ -135,6 +149,10 @@ class Metrics:
                     same = "same" if known == action.replica else "other"
                     self._attempts.labels(executor=same).inc()
                 self._executors[action.kernel] = action.replica
+            elif isinstance(action, actions.StartReplica):
+                self._launches.labels(prewarmed="yes" if action.prewarmed else "no").inc()
+            elif isinstance(action, actions.CallElection):
+                self._elections.inc()
             elif isinstance(action, actions.RequestHosts):
                 self._hosts_asked.inc()
         match event:
@@ -176,6 +194,7 @@ class Metrics:
         for replica_state in ReplicaState:
             count = sum(replica.state is replica_state for replica in replicas)
             self._replicas.labels(state=replica_state.value).set(count)
+        self._prewarmed.set(sum(host.prewarmed for host in hosts if host.ready))
         self._gpus.set(provisioned)
         self._bound.set(len(view.bindings))
         self._subscribed.set(subscribed / provisioned if provisioned else 0.0)

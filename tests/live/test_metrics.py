@@ -12,16 +12,17 @@ from notebookos_ext.cluster import events as e
 from notebookos_ext.cluster.consensus.ready import Role
 from notebookos_ext.cluster.consensus.replicated_log import MemberStatus
 from notebookos_ext.cluster.model import HostId, KernelId, Outcome
+from notebookos_ext.cluster.options import Options, PrewarmOptions
 from notebookos_ext.live.metrics import Metrics
 
 
 class Measured(Cluster):
     """A scheduler with metrics."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: Options | None = None) -> None:
         self.registry = CollectorRegistry()
         self.metrics: Metrics | None = None
-        super().__init__(hosts=3, gpus=2)
+        super().__init__(hosts=3, gpus=2, options=options)
         self.metrics = Metrics(self.scheduler.view, self.registry)
 
     def do(self, event: e.Event) -> list[a.Action]:
@@ -145,3 +146,24 @@ def test_of_many_members_those_furthest_behind_are_told(
         assert told == behind
     of_a = cluster.value("notebookos_member_entries_behind", kernel="a", host="host-1")
     assert of_a is None
+
+
+def test_launches_out_of_the_pool_are_told_apart() -> None:
+    cluster = Measured(Options(prewarm=PrewarmOptions(per_host=1)))
+    cluster.tick()
+    cluster.prewarmed("host-1")
+    cluster.prewarmed("host-2")
+    cluster.tick()
+    assert cluster.value("notebookos_prewarmed_replicas") == 2
+    cluster.request("k", 3)
+    cluster.tick()
+    assert cluster.value("notebookos_replica_launches_total", prewarmed="yes") == 2
+    assert cluster.value("notebookos_replica_launches_total", prewarmed="no") == 1
+    assert cluster.value("notebookos_prewarmed_replicas") == 0
+
+
+def test_elections_are_counted() -> None:
+    cluster = Measured(Options(hints=False))
+    cluster.kernel()
+    cluster.submit("c", 1)
+    assert cluster.value("notebookos_elections_total") == 1
