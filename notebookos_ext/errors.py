@@ -24,6 +24,11 @@ what to do.
 
 from __future__ import annotations
 
+import msgspec
+
+UNREADABLE = (msgspec.DecodeError, RecursionError)
+"""What decoders raise for bytes that are not what they should be, or are nested too deeply."""
+
 
 class NotebookOSError(Exception):
     """Root of the tree. `hint` says what the user can do; empty when the message says it."""

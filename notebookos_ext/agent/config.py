@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from notebookos_ext.cluster.messages.startup import AgentConfig
-from notebookos_ext.errors import InvalidSettings, StorageError
+from notebookos_ext.errors import UNREADABLE, InvalidSettings, StorageError
 from notebookos_ext.settings import CONSENSUS_ENGINES
 from notebookos_ext.storage.addresses import parse_address
 
@@ -30,7 +30,7 @@ def load_config(path: Path) -> AgentConfig:
         ) from error
     try:
         config = msgspec.json.decode(text, type=AgentConfig)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise InvalidSettings(f"the agent's configuration {path} is not valid: {error}") from error
     check_config(config)
     return config

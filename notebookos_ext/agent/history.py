@@ -28,7 +28,7 @@ from notebookos_ext.cluster.folding import FoldedDelta, fold
 from notebookos_ext.cluster.ledger import Ledger, LedgerState
 from notebookos_ext.cluster.model import KernelId, Outcome, ReplicaId
 from notebookos_ext.cluster.snapshots import KernelSnapshot, unpack_snapshot
-from notebookos_ext.errors import CorruptRecord
+from notebookos_ext.errors import UNREADABLE, CorruptRecord
 
 log = logging.getLogger(__name__)
 
@@ -276,7 +276,7 @@ class History:
     def _fold_one(self, raw: Entry) -> None:
         try:
             entry = decode_entry(self.kernel, raw.payload, self._log_key)
-        except (CorruptRecord, msgspec.DecodeError):
+        except (CorruptRecord, *UNREADABLE):
             # Every host sees the same bytes and ignores them alike.
             log.exception("entry %d of kernel %s is not used", raw.index, self.kernel)
             self._remember(raw, counts=False)

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from notebookos_ext.agent.procfs import kill_session, process
+from notebookos_ext.errors import UNREADABLE
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,7 @@ class SessionBook:
         sessions = []
         for line in lines:
             # A line that was torn by the kill names nobody.
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*UNREADABLE):
                 sessions.append(msgspec.json.decode(line, type=Session))
         return sessions
 

@@ -18,7 +18,7 @@ import msgspec
 
 from notebookos_ext.agent.noise import MESSAGE_BYTES_MAX, Cipher, Handshake, shared_key_of
 from notebookos_ext.agent.peer_outbox import PING, RECORD_BYTES_MAX, Inbox
-from notebookos_ext.errors import ProtocolError, Refused
+from notebookos_ext.errors import UNREADABLE, ProtocolError, Refused
 
 VERSION = 2
 SECRET_BYTES = 32
@@ -139,7 +139,7 @@ class PeerChannel:
             raise Refused(
                 f"{self._expected or 'who dials'} does not know the token of this cluster"
             ) from None
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"a peer sent no hello: {error}") from error
         self.peer, self.peer_incarnation = hello.host, hello.incarnation
         if not self._dials:

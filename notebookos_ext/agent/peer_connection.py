@@ -8,12 +8,10 @@ import socket
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-import msgspec
-
 from notebookos_ext.agent.peer_channel import PeerChannel
 from notebookos_ext.agent.peer_outbox import PING, WAITING_BYTES_MAX, Outbox
 from notebookos_ext.cluster.model import HostId
-from notebookos_ext.errors import NotebookOSError
+from notebookos_ext.errors import UNREADABLE, NotebookOSError
 
 SENT_AHEAD_BYTES = 131_072
 """So much may lie with the socket and the loop; what is urgent can overtake only the rest."""
@@ -86,7 +84,7 @@ class PeerConnection(asyncio.Protocol):
                 self._opened()
             if messages:
                 self._owner.received(HostId(self.channel.peer), messages)
-        except (NotebookOSError, msgspec.DecodeError) as error:
+        except (NotebookOSError, *UNREADABLE) as error:
             _log.warning("host %s ends a connection: %s", self._owner.host, error)
             self.close()
             self._owner.connection_ended(self)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from notebookos_ext.errors import InvalidRequest, ProtocolError
+from notebookos_ext.errors import UNREADABLE, InvalidRequest, ProtocolError
 
 DELIMITER = b"<IDS|MSG>"
 PROTOCOL_VERSION = "5.4"
@@ -99,7 +99,7 @@ _encoder = msgspec.json.Encoder()
 def _object(frame: bytes, what: str) -> dict[str, Any]:
     try:
         return _object_decoder.decode(frame)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"a client sent {what} that cannot be read: {error}") from error
 
 
@@ -115,7 +115,7 @@ def parse(frames: Sequence[bytes]) -> Message:
     try:
         header = _header_decoder.decode(frames[body + 1])
         parent = _parent_decoder.decode(frames[body + 2])
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ProtocolError(
             f"a message whose header cannot be read was dropped: {error}"
         ) from error

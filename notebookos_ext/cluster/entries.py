@@ -15,7 +15,7 @@ import hmac
 import msgspec
 
 from notebookos_ext.cluster.model import CellId, DeviceId, HeldName, KernelId, Outcome, ReplicaId
-from notebookos_ext.errors import CorruptRecord
+from notebookos_ext.errors import UNREADABLE, CorruptRecord
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """Blocks are cut into chunks of this size, so that a changed part of a large array ships alone."""
@@ -206,4 +206,9 @@ def decode_entry(kernel: KernelId, payload: bytes, key: bytes) -> LogEntry:
         raise CorruptRecord(
             f"a log entry of kernel {kernel} is not signed with its key; it was not used"
         )
-    return _decoder.decode(body)
+    try:
+        return _decoder.decode(body)
+    except UNREADABLE as error:
+        raise CorruptRecord(
+            f"a log entry of kernel {kernel} cannot be read by this version: {error}"
+        ) from error

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from notebookos_ext.errors import ProtocolError
+from notebookos_ext.errors import UNREADABLE, ProtocolError
 
 T = TypeVar("T")
 HEADER_BYTES = 4
@@ -47,7 +47,7 @@ class FrameDecoder(Generic[T]):
             try:
                 with memoryview(self._buffer) as view:
                     messages.append(self._decoder.decode(view[start + HEADER_BYTES : end]))
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise ProtocolError(
                     f"the peer sent a message that cannot be read: {error}"
                 ) from error

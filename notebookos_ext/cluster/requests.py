@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from notebookos_ext.cluster.channels import CONTROL, SHELL, Made, Message
 from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
 from notebookos_ext.cluster.routing import Announce, Answer, CellArrived, Output, ToReplica
-from notebookos_ext.errors import ProtocolError
+from notebookos_ext.errors import UNREADABLE, ProtocolError
 
 PURE = frozenset(
     {
@@ -57,6 +57,8 @@ class _DebugContent(msgspec.Struct):
 class _ReplyContent(msgspec.Struct):
     status: str = ""
 
+
+Content = TypeVar("Content")
 
 _reply = msgspec.json.Decoder(_ReplyContent)
 _debug = msgspec.json.Decoder(_DebugContent)
@@ -127,7 +129,7 @@ class Request(msgspec.Struct, eq=False):
             return self.type == "comm_open"
         try:
             return _debug.decode(self.message.content_frame).command == "initialize"
-        except msgspec.DecodeError:
+        except UNREADABLE:
             return False
 
     @property
@@ -157,7 +159,7 @@ class Request(msgspec.Struct, eq=False):
     def admits(self, message: Message) -> bool:
         """Whether a published message may go on to the clients; busy and idle do so once."""
         if message.header.msg_type == "status":
-            state = _status.decode(message.content_frame).execution_state
+            state = _read(_status, message.content_frame, _Status()).execution_state
             if state == "busy":
                 first, self.busy = not self.busy, True
                 return first
@@ -212,7 +214,8 @@ class CellRequest(Request, eq=False):
         """As for any request; execute_input passes once too."""
         if message.header.msg_type == "execute_input":
             first = self.execution_count is None
-            self.execution_count = _count.decode(message.content_frame).execution_count or 0
+            count = _read(_count, message.content_frame, _Count()).execution_count
+            self.execution_count = count or 0
             return first
         return super().admits(message)
 
@@ -251,7 +254,7 @@ def read_cell(channel: str, message: Message) -> CellRequest:
     """Read an execute_request. Raises ProtocolError when it has no code."""
     try:
         content = _execute.decode(message.content_frame)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"an execute_request could not be read: {error}") from error
     return CellRequest(
         channel,
@@ -265,7 +268,15 @@ def read_cell(channel: str, message: Message) -> CellRequest:
 
 def reply_status(reply: Message) -> str:
     """The status of a replica's reply: ok, error or aborted."""
-    return _reply.decode(reply.content_frame).status
+    return _read(_reply, reply.content_frame, _ReplyContent()).status
+
+
+def _read(decoder: msgspec.json.Decoder[Content], frame: bytes, otherwise: Content) -> Content:
+    """What a replica sent; user code can send anything there, which must not stop the kernel."""
+    try:
+        return decoder.decode(frame)
+    except UNREADABLE:
+        return otherwise
 
 
 class Prompt(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from notebookos_ext.cluster.entries import MAC_BYTES, ChunkRef
 from notebookos_ext.cluster.folding import FoldedDelta
 from notebookos_ext.cluster.ledger import LedgerState
 from notebookos_ext.cluster.model import KernelId, Outcome
-from notebookos_ext.errors import CorruptRecord
+from notebookos_ext.errors import UNREADABLE, CorruptRecord
 
 FORMAT_VERSION = 1
 _PURPOSE = b"\xff\xffsnapshot"
@@ -104,7 +104,7 @@ def unpack_snapshot(kernel: KernelId, body: bytes | memoryview) -> KernelSnapsho
                 f"{FORMAT_VERSION}; use the version that wrote it"
             )
         return _decode(body)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise CorruptRecord(f"a snapshot of kernel {kernel} cannot be read: {error}") from error
 
 

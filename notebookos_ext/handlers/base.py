@@ -12,7 +12,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
-from notebookos_ext.errors import InvalidRequest, NotebookOSError, Unavailable
+from notebookos_ext.errors import UNREADABLE, InvalidRequest, NotebookOSError, Unavailable
 from notebookos_ext.handlers.models import ErrorView
 from notebookos_ext.live.cluster_runtime import server_runtime
 from notebookos_ext.live.controller import Controller
@@ -47,7 +47,7 @@ class NotebookOSHandler(ExtensionHandlerMixin, APIHandler):
         """The request's JSON as one shape. Raises InvalidRequest that names the wrong field."""
         try:
             return msgspec.json.decode(self.request.body, type=kind)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise InvalidRequest(f"the request's body is not what is expected: {error}") from error
 
     def audit(self, action: str, subject: str, details: msgspec.Struct | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from notebookos_ext.errors import InvalidRequest
+from notebookos_ext.errors import UNREADABLE, InvalidRequest
 from notebookos_ext.notebook_settings import NotebookSettings, asked_by, checked
 
 _VARIABLES = {
@@ -35,7 +35,7 @@ def read_settings(path: Path) -> NotebookSettings:
         return NotebookSettings()
     try:
         notebook = _decoder.decode(path.read_bytes())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         # Jupyter itself says what is wrong with the file; its kernel can start all the same.
         return NotebookSettings()
     return asked_by(notebook.metadata, where=path.name)

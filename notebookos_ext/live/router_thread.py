@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import zmq
 
 from notebookos_ext.clock import Clock
-from notebookos_ext.cluster.channels import SHELL, Made, Signer, build, parse
+from notebookos_ext.cluster.channels import SHELL, Made, Message, Signer, build, parse
 from notebookos_ext.cluster.model import CellId, KernelId, ReplicaId
 from notebookos_ext.cluster.router import KernelRouter, RouterEvent
 from notebookos_ext.cluster.routing import (
@@ -104,10 +104,22 @@ class _Kernel:
     def replica_said(
         self, replica: ReplicaId, channel: str, identity: bytes, frames: list[bytes]
     ) -> None:
-        self.apply(self.router.from_replica(replica, channel, identity, parse(frames)))
+        message = self._parsed(replica, frames)
+        if message is not None:
+            self.apply(self.router.from_replica(replica, channel, identity, message))
+
+    def _parsed(self, replica: ReplicaId, frames: list[bytes]) -> Message | None:
+        """A replica's message; user code can send anything there, which is dropped."""
+        try:
+            return parse(frames)
+        except ProtocolError as error:
+            log.warning("replica %s: %s", replica, error)
+            return None
 
     def replica_published(self, replica: ReplicaId, frames: list[bytes]) -> None:
-        message = parse(frames)
+        message = self._parsed(replica, frames)
+        if message is None:
+            return
         if message.header.msg_type == "iopub_welcome":
             # From here on nothing that it publishes can be missed.
             self.apply(self.router.replica_ready(replica))

@@ -216,7 +216,7 @@ def _hash_seed(path: Path, wanted: int | None) -> int:
     if not file.exists():
         # 0 would switch randomisation off; everything else is as good as any other.
         write_private(file, str(1 + secrets.randbelow(2**32 - 1)))
-    text = file.read_text(encoding="ascii").strip()
+    text = file.read_text(encoding="ascii", errors="replace").strip()
     if not text.isdigit() or int(text) >= 2**32:
         raise StorageError(f"{file} does not hold a hash seed; delete it and restart the server")
     return int(text)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from notebookos_ext.errors import ProtocolError
+from notebookos_ext.errors import UNREADABLE, ProtocolError
 from notebookos_ext.raftos.serializers import Serializer
 
 
@@ -81,7 +81,7 @@ class Data:
         """
         try:
             operation = _decode(payload)
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise ProtocolError(f"the log holds an entry that is no operation: {error}") from error
         unpack = self._serializer.unpack
         if isinstance(operation, Set):

@@ -19,7 +19,7 @@ import msgspec
 from notebookos_ext.cluster.actions import Action
 from notebookos_ext.cluster.events import Event
 from notebookos_ext.cluster.options import Options
-from notebookos_ext.errors import CorruptRecord, InvalidRequest, StorageError
+from notebookos_ext.errors import UNREADABLE, CorruptRecord, InvalidRequest, StorageError
 
 VERSION = 1
 SIZES = 8
@@ -130,7 +130,7 @@ def read_journal(path: Path) -> Iterator[Record]:
     for _, body in _bodies(path):
         try:
             record = _decoder.decode(body)
-        except msgspec.DecodeError as problem:
+        except UNREADABLE as problem:
             raise InvalidRequest(
                 f"{path} holds something that this version does not know ({problem}); "
                 "replay it with the version that wrote it"

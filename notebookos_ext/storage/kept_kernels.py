@@ -16,7 +16,7 @@ import msgspec
 
 from notebookos_ext.cluster.model import HostId, KernelId, KernelSpec
 from notebookos_ext.cluster.snapshots import StoredState
-from notebookos_ext.errors import StorageError
+from notebookos_ext.errors import UNREADABLE, StorageError
 from notebookos_ext.storage.private_files import write_private
 
 FORMAT = 1
@@ -84,7 +84,7 @@ class KeptKernels:
         for path in sorted(self._folder.glob("*.json")):
             try:
                 kept = msgspec.json.decode(path.read_bytes(), type=KeptKernel)
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, *UNREADABLE) as error:
                 problems.append(f"the kernel record {path} cannot be read: {error}")
                 continue
             if kept.format not in (FORMAT, FORMAT_WITH_STORED):

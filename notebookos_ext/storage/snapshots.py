@@ -16,7 +16,7 @@ import msgspec
 
 from notebookos_ext.cluster.consensus.snapshot import Snapshot
 from notebookos_ext.cluster.digests import chunk_digest
-from notebookos_ext.errors import CorruptRecord
+from notebookos_ext.errors import UNREADABLE, CorruptRecord
 from notebookos_ext.storage.durable import DRAFT, explained, publish, write_aside
 
 FORMAT_VERSION = 1
@@ -69,7 +69,10 @@ def read_snapshot(folder: Path, ref: SnapshotRef) -> Snapshot:
                 f"the snapshot {path} has format {version}, but this version reads "
                 f"{FORMAT_VERSION}; use the version that wrote it"
             )
-        return _decode(memoryview(content)[_HEAD.size :])
+        try:
+            return _decode(memoryview(content)[_HEAD.size :])
+        except UNREADABLE as error:
+            raise _unusable(path, "cannot be read by this version") from error
 
 
 def delete_snapshots(folder: Path, *, but: SnapshotRef | None) -> None:

@@ -24,7 +24,7 @@ import msgspec
 
 from notebookos_ext.cluster.consensus.messages import Entry, HardState
 from notebookos_ext.cluster.consensus.snapshot import Snapshot
-from notebookos_ext.errors import CorruptRecord, NotFound, StorageError
+from notebookos_ext.errors import UNREADABLE, CorruptRecord, NotFound, StorageError
 from notebookos_ext.storage.durable import (
     as_storage_error,
     explained,
@@ -225,7 +225,12 @@ class WriteAheadLog:
             ) from error
 
     def _recover(self) -> None:
-        content = self.path.read_bytes()
+        try:
+            self._recover_from(self.path.read_bytes())
+        except UNREADABLE as error:
+            raise damaged(self.path, self._size_bytes) from error
+
+    def _recover_from(self, content: bytes) -> None:
         version = check_head(content, self.path)
         frames = frames_in(content, self.path)
         self._size_bytes, body = next(frames, (0, b""))
@@ -337,7 +342,10 @@ def identity_in(folder: Path) -> Identity | None:
         _, body = next(frames_in(content, path), (0, b""))
         if not body:
             raise damaged(path, HEAD_BYTES)
-        return _beginning(version, body).identity
+        try:
+            return _beginning(version, body).identity
+        except UNREADABLE as error:
+            raise damaged(path, HEAD_BYTES) from error
 
 
 def set_aside(folder: Path) -> None:
