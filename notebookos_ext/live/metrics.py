@@ -143,18 +143,7 @@ class Metrics:
             if isinstance(record, CellUsage):
                 self._cell(record)
         for action in answers:
-            if isinstance(action, actions.StartAttempt):
-                known = self._executors.get(action.kernel)
-                if known is not None:
-                    same = "same" if known == action.replica else "other"
-                    self._attempts.labels(executor=same).inc()
-                self._executors[action.kernel] = action.replica
-            elif isinstance(action, actions.StartReplica):
-                self._launches.labels(prewarmed="yes" if action.prewarmed else "no").inc()
-            elif isinstance(action, actions.CallElection):
-                self._elections.inc()
-            elif isinstance(action, actions.RequestHosts):
-                self._hosts_asked.inc()
+            self._action(action)
         match event:
             case events.AttemptRefused():
                 self._refused.inc()
@@ -166,6 +155,20 @@ class Metrics:
                 self._gauge()
             case _:
                 pass
+
+    def _action(self, action: actions.Action) -> None:
+        if isinstance(action, actions.StartAttempt):
+            known = self._executors.get(action.kernel)
+            if known is not None:
+                same = "same" if known == action.replica else "other"
+                self._attempts.labels(executor=same).inc()
+            self._executors[action.kernel] = action.replica
+        elif isinstance(action, actions.StartReplica):
+            self._launches.labels(prewarmed="yes" if action.prewarmed else "no").inc()
+        elif isinstance(action, actions.CallElection):
+            self._elections.inc()
+        elif isinstance(action, actions.RequestHosts):
+            self._hosts_asked.inc()
 
     def _cell(self, record: CellUsage) -> None:
         if record.released_at is not None:
