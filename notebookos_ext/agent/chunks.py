@@ -136,13 +136,19 @@ class Chunks:
         Returns sooner when nothing at all is written for a while: cells must go on.
         """
         failed: dict[str, NotebookOSError] = {}
+        unknown: list[str] = []
         for digest in dict.fromkeys(digests):
-            error = await self._outcome(digest)
+            error = await self._written(digest)
             if error is not None:
                 failed[digest] = error
+            elif not self._is_kept(digest):
+                unknown.append(digest)
+        found = await asyncio.gather(*map(self._find, unknown))
+        failed |= {d: error for d, error in zip(unknown, found, strict=True) if error is not None}
         return failed
 
-    async def _outcome(self, digest: str) -> NotebookOSError | None:
+    async def _written(self, digest: str) -> NotebookOSError | None:
+        """Wait for its write, if one is under way; why the last one failed, if it did."""
         task = self._writing.get(digest)
         while task is not None and not task.done():
             # Any of them: while one after the other is written, this one's turn will come.
@@ -156,10 +162,7 @@ class Chunks:
                     f"the checkpoint store {self._store.name} has taken nothing for "
                     f"{self._patience.stall_s:g} s"
                 )
-        error = self._failed.get(digest)
-        if error is None and not self._is_kept(digest):
-            error = await self._find(digest)
-        return error
+        return self._failed.get(digest)
 
     async def store(self, digest: str, data: bytes) -> None:
         """Write a chunk of the agent's own and wait for it. Raises StorageError."""
@@ -219,8 +222,10 @@ class Chunks:
             del self._writing[digest]
 
     async def _find(self, digest: str) -> NotebookOSError | None:
+        began_at = self._clock.monotonic()
         try:
             if await self._repeated(Kind.READ, self._store.has, digest):
+                _remember(self._kept, digest, began_at)
                 return None
         except NotebookOSError as error:
             return error

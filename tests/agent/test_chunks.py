@@ -12,7 +12,7 @@ import pytest
 from faulty_store import AWAY, FaultyStore
 from host_agents import until
 
-from notebookos_ext.agent.chunks import Chunks
+from notebookos_ext.agent.chunks import LOOSE_S, TRUSTED_S, Chunks
 from notebookos_ext.agent.store_health import Patience
 from notebookos_ext.clock import VirtualClock
 from notebookos_ext.cluster.digests import chunk_digest
@@ -221,6 +221,34 @@ def test_a_lost_write_is_noticed_when_it_is_read_or_asked_for_again() -> None:
         world.chunks.doubt()
         failed = await world.chunks.failures([DIGEST])
         assert "was never put" in failed[DIGEST].message
+
+    run(story)
+
+
+def test_what_was_found_once_is_not_looked_for_again_for_a_while() -> None:
+    async def story(world: World) -> None:
+        digests = [chunk_digest(bytes([n])) for n in range(5)]
+        for number, digest in enumerate(digests):
+            world.store.inner.put(digest, bytes([number]))
+        for _ in range(2):
+            assert await world.chunks.failures(digests) == {}
+        assert world.store.calls == ["has"] * 5
+        world.clock.advance(TRUSTED_S)
+        assert await world.chunks.failures(digests) == {}
+        world.chunks.doubt()
+        assert await world.chunks.failures(digests) == {}
+        assert world.store.calls == ["has"] * 15
+
+    run(story)
+
+
+def test_what_no_commit_named_yet_is_loose_for_a_day() -> None:
+    async def story(world: World) -> None:
+        assert await world.chunks.failures([world.put(), world.put(OTHER)]) == {}
+        world.chunks.committed([DIGEST])
+        assert world.chunks.loose() == [chunk_digest(OTHER)]
+        world.clock.advance(LOOSE_S + 1.0)
+        assert world.chunks.loose() == []
 
     run(story)
 
