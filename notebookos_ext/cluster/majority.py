@@ -1,5 +1,8 @@
 """Kernels that have lost most of their Raft group: they wait, go on unprotected, or begin anew.
 
+One that loses it on its way back from the checkpoint store goes back there, from where other hosts
+bring it back.
+
 Going on is a new group, founded by one survivor from what it knows. The old group is left behind
 for good: its key is forgotten, its logs are deleted, on hosts that are away when they come back. A
 new epoch needs nothing of the old group, so a restart founds one that knows nothing.
@@ -76,7 +79,7 @@ def recount(turn: Turn) -> None:
 
 
 def _forget_loss(turn: Turn, kernel: Kernel) -> None:
-    kernel.majority_lost_at, kernel.majority_told = None, False
+    kernel.majority_lost_at, kernel.majority_told, kernel.put_back = None, False, False
     turn.state.without_majority.pop(kernel.id, None)
     turn.state.dirty.add(kernel.id)
 
@@ -94,6 +97,12 @@ def look(turn: Turn) -> None:
         kernel = state.kernels[kernel_id]
         lost_at = kernel.majority_lost_at
         if lost_at is None or turn.at - lost_at < state.options.majority_grace_s:
+            continue
+        if kernel.restoring and not kernel.put_back:
+            # All of it may still be in the store: then it is brought back on other hosts.
+            kernel.put_back = True
+            settling.store(turn, kernel)
+        if kernel.storing:
             continue
         if not kernel.majority_told:
             _tell(turn, kernel)

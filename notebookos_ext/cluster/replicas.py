@@ -247,6 +247,8 @@ class Kernel:
     """That has lasted for so long that the user was told."""
     going_on: bool = False
     """A new group is being founded on what is left of it."""
+    put_back: bool = False
+    """It lost its majority on its way back from the store, and was sent back there once."""
     go_on_at: float = float("-inf")
     """When that may be tried again by itself."""
     went_on: bool = False
