@@ -33,6 +33,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _report(url: str, cluster: Json) -> Iterable[str]:
     simulated = ", simulated GPUs" if cluster["simulated"] else ""
     yield f"{url}  backend {cluster['backend']}, policy {cluster['policy']}{simulated}"
+    store = cluster["store"]
+    if not store["works"]:
+        yield f"The checkpoint store does not work: {store['error']}"
     yield ""
     yield from table(
         ("HOST", "STATE", "REPLICAS", "GPUS", "BOUND"),
