@@ -37,6 +37,11 @@ from notebookos_ext.handlers.sessions import (
     SessionsHandler,
 )
 from notebookos_ext.handlers.specification import SpecificationHandler
+from notebookos_ext.handlers.state_files import (
+    ExportHandler,
+    ImportHandler,
+    InspectionHandler,
+)
 from notebookos_ext.handlers.store import StoreSweepHandler
 from notebookos_ext.handlers.usage import TimelineHandler, UsageHandler
 from notebookos_ext.live import cluster_runtime
@@ -288,6 +293,9 @@ class NotebookOSApp(ExtensionApp):
                 ),
                 (rf"/notebookos/api/kernels/{_KERNEL_ID}/executor", KernelExecutorHandler),
                 (r"/notebookos/api/hosts", HostsHandler),
+                (rf"/notebookos/api/kernels/{_KERNEL_ID}/export", ExportHandler),
+                (r"/notebookos/api/state-files/inspection", InspectionHandler),
+                (r"/notebookos/api/state-files/import", ImportHandler),
                 (rf"/notebookos/api/hosts/{_HOST_ID}/drain", HostDrainHandler),
                 (r"/notebookos/api/store/sweep", StoreSweepHandler),
                 (r"/notebookos/api/usage", UsageHandler),

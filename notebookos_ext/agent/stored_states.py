@@ -53,7 +53,7 @@ class StoredStates:
         for _ in range(ROUNDS):
             await self._settle(kernel)
             frozen = kernel.history.freeze()
-            _require_rest(kernel, frozen, request.epoch)
+            _require_rest(kernel, frozen, request)
             kept = await self._put(kernel, await asyncio.to_thread(folded_snapshot, frozen))
             await self._settle(kernel)
             if kernel.history.folded_index == frozen.index:
@@ -136,10 +136,12 @@ class StoredStates:
         return kernel
 
 
-def _require_rest(kernel: HostedKernel, frozen: Frozen, epoch: int) -> None:
+def _require_rest(kernel: HostedKernel, frozen: Frozen, request: KeepState) -> None:
     """Raises Refused when something would be lost with the kernel's replicas."""
-    if frozen.ledger.epoch != epoch:
-        raise Refused(f"kernel {kernel.kernel} is in epoch {frozen.ledger.epoch}, not in {epoch}")
+    if frozen.ledger.epoch != request.epoch:
+        raise Refused(
+            f"kernel {kernel.kernel} is in epoch {frozen.ledger.epoch}, not in {request.epoch}"
+        )
     if frozen.ledger.lead is not None:
         raise Refused(f"a cell of kernel {kernel.kernel} has not ended")
     if kernel.history.is_restoring:
@@ -149,7 +151,7 @@ def _require_rest(kernel: HostedKernel, frozen: Frozen, epoch: int) -> None:
         # What only the executor had is gone, and the next cell says so.
         return
     last = kernel.history.last_delta()
-    if last is not None and last.held:
+    if last is not None and last.held and not request.leave_held_out:
         names = ", ".join(f"{held.name} ({held.reason})" for held in last.held)
         raise Refused(f"what cannot travel would be lost: {names}")
     if last is not None and last.pending:

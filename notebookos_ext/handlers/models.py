@@ -315,6 +315,51 @@ class SweepView(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
+class ExportRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST notebookos/api/kernels/<id>/export; `path` is absolute, on the server."""
+
+    path: str
+    overwrite: bool = False
+
+
+class InspectionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST notebookos/api/state-files/inspection; `path` is absolute, on the server."""
+
+    path: str
+
+
+class ImportRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Body of POST notebookos/api/state-files/import.
+
+    `digest` is that of an inspection: the user trusts this very file. With `notebook_path` the new
+    kernel is that notebook's.
+    """
+
+    path: str
+    digest: str
+    kernel_name: str = "notebookos"
+    notebook_path: str = ""
+
+
+class StateFileView(msgspec.Struct, frozen=True):
+    """What a file with a kernel's namespace has. `is_own`: this installation made it, unchanged."""
+
+    digest: str
+    is_own: bool
+    size_bytes: int
+    made_at: float
+    version: str
+    """Of NotebookOS."""
+    kernel_id: str
+    kernel_name: str
+    notebook_path: str
+    python: str
+    """Version of the kernel's Python."""
+    names: tuple[str, ...]
+    left_out: tuple[str, ...]
+    """Variables that cannot travel, and are not in it."""
+
+
 class KernelSettingsResult(msgspec.Struct, frozen=True):
     """Answer to the PATCH: the kernel, and per changed setting when it takes effect."""
 

@@ -83,6 +83,35 @@ OPERATIONS: dict[str, dict[str, Operation]] = {
             errors=(403, 409, 503),
         ),
     },
+    "/kernels/{kernel_id}/export": {
+        "post": Operation(
+            "Write the kernel's namespace into a file on the server.",
+            models.StateFileView,
+            body=models.ExportRequest,
+            body_required=True,
+            status=201,
+            errors=(400, 403, 404, 409, 503, 507),
+        ),
+    },
+    "/state-files/inspection": {
+        "post": Operation(
+            "What such a file has; nothing of it is loaded.",
+            models.StateFileView,
+            body=models.InspectionRequest,
+            body_required=True,
+            errors=(400, 403, 500, 503),
+        ),
+    },
+    "/state-files/import": {
+        "post": Operation(
+            "Start a new kernel with what a trusted file has: loading it runs code.",
+            models.KernelView,
+            body=models.ImportRequest,
+            body_required=True,
+            status=201,
+            errors=(400, 403, 409, 500, 503, 507),
+        ),
+    },
     "/hosts/{host_id}/drain": {
         "put": Operation(
             "Begin to empty a host.",

@@ -29,9 +29,11 @@ from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.observers import Observers
 from notebookos_ext.live.router_thread import RouterThread
 from notebookos_ext.live.scheduling import scheduler_options
+from notebookos_ext.live.state_exchange import StateExchange
 from notebookos_ext.live.state_folder import StateFolder, open_private, open_shared
 from notebookos_ext.settings import PRIVATE_LEASE_S, Settings
 from notebookos_ext.storage.addresses import parse_address
+from notebookos_ext.storage.base import CheckpointStore
 from notebookos_ext.storage.kept_kernels import KeptKernels
 from notebookos_ext.storage.opening import check_store, open_store
 
@@ -117,6 +119,17 @@ class ClusterRuntime:
             on_members=self.observers.note_members,
         )
 
+        self.exchange = StateExchange(
+            self.controller,
+            self._open_store,
+            secret=self.folder.token,
+            replica_count=settings.replica_count,
+            now=clock.now,
+        )
+
+    def _open_store(self) -> CheckpointStore:
+        return open_store(self._store, namespace=self._store_namespace, clock=self._clock)
+
     def _warn(self, message: str) -> None:
         self.controller.warn_soon(message)
 
@@ -162,7 +175,7 @@ class ClusterRuntime:
             # It goes with the folder.
             return
         try:
-            store = open_store(self._store, namespace=self._store_namespace, clock=self._clock)
+            store = self._open_store()
             store.sweep(frozenset(), -ALL_S)
         except NotebookOSError as error:
             log.warning("chunks that nobody needs stay: %s", error)

@@ -30,6 +30,7 @@ from notebookos_ext.cluster.model import (
 )
 from notebookos_ext.cluster.routing import RouterEvent
 from notebookos_ext.cluster.scheduler import Scheduler
+from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Unavailable
 from notebookos_ext.live.attempts import Attempts
@@ -50,7 +51,7 @@ from notebookos_ext.live.translation import Translation
 from notebookos_ext.live.unprotected import Unprotected
 from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.addresses import StoreAddress
-from notebookos_ext.storage.kept_kernels import KeptSession
+from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 
 DEFECT = "NotebookOS hit a defect; the server's log has the details"
 WARNINGS_KEPT = 50
@@ -186,7 +187,7 @@ class Controller:
             lifecycle=lifecycle,
         )
         prewarming = Prewarming(fleet=self._fleet, chains=self._chains, clock=clock, outlet=self)
-        stored = StoredKernels(
+        self._stored = StoredKernels(
             fleet=self._fleet,
             router=router,
             records=self._records,
@@ -202,7 +203,7 @@ class Controller:
             prewarming=prewarming,
             unprotected=self._unprotected,
             moves=self._moves,
-            stored=stored,
+            stored=self._stored,
             lifecycle=lifecycle,
             fleet=self._fleet,
             router=router,
@@ -326,6 +327,40 @@ class Controller:
     def warn_soon(self, message: str) -> None:
         """Something that the user should know of the whole cluster."""
         self._loop.call_soon_threadsafe(self.warn, message)
+
+    def capture(
+        self, kernel: KernelId
+    ) -> concurrent.futures.Future[tuple[StoredState, KeptKernel]]:
+        """Have the store keep the kernel's namespace as it is now, and say what the kernel is.
+
+        Without what cannot travel. Raises NotFound, Refused while a cell runs, StorageError.
+        """
+
+        async def capturing() -> tuple[StoredState, KeptKernel]:
+            state = await self._stored.capture(kernel)
+            return state, self._records[kernel].kept()
+
+        return self._submit(capturing())
+
+    def adopt(self, kept: KeptKernel) -> concurrent.futures.Future[None]:
+        """A kernel that is in the store, to be started like one of an earlier server.
+
+        Raises StorageError.
+        """
+
+        async def adopting() -> None:
+            self._keeper.adopt(kept)
+
+        return self._submit(adopting())
+
+    def disown(self, kernel: KernelId) -> concurrent.futures.Future[None]:
+        """It was adopted, and could not be started."""
+
+        async def disowning() -> None:
+            if self._keeper.find(kernel) is not None:
+                self._keeper.forget(kernel)
+
+        return self._submit(disowning())
 
     def change_settings(
         self, kernel: KernelId, changes: NotebookSettings

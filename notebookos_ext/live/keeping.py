@@ -98,6 +98,12 @@ class Keeper:
         """What is kept of a kernel that an earlier server had; each is given out once."""
         return self._former.pop(kernel, None)
 
+    def adopt(self, kept: KeptKernel) -> None:
+        """One that was in no earlier server, to be found like those. Raises StorageError."""
+        if self.keeps:
+            self._records.put(kept)
+        self._former[kept.spec.kernel] = kept
+
     def keep(self, record: KernelRecord, warn: Callable[[str, KernelId], None]) -> None:
         """Write down what is now known of a kernel; a failure is told, and the kernel goes on."""
         try:

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
-from notebookos_ext.cluster.model import KernelId
+from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.cluster.snapshots import StoredState
-from notebookos_ext.errors import NotebookOSError, Refused, Unavailable
+from notebookos_ext.errors import NotebookOSError, NotFound, Refused, Unavailable
 from notebookos_ext.live.chains import Chains
 from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.keeping import Keeper
@@ -101,21 +101,11 @@ class StoredKernels:
     async def _keep(self, record: KernelRecord, action: actions.StoreKernel) -> None:
         """Have the state in the store and the record on disk."""
         await self._quiet(record.kernel)
-        kept = await self._ask(record, action)
+        request = messages.KeepState(kernel=action.kernel, epoch=action.epoch)
+        state = await self._ask(record, action.members, request)
         if record.closed:
             return
-        record.stored = StoredState(
-            kernel=record.kernel,
-            key=record.log_key,
-            epoch=kept.epoch,
-            at=self._clock.now(),
-            replica_count=len(action.members),
-            index=kept.index,
-            document=kept.document,
-            chunks=kept.chunks,
-            size_bytes=kept.size_bytes,
-            gpu_names=tuple(sorted(record.gpu_names)),
-        )
+        record.stored = state
         members, record.members = record.members, ()
         try:
             self._keeper.write(record)
@@ -132,22 +122,52 @@ class StoredKernels:
             await asyncio.sleep(LOOK_S)
             waited_s += LOOK_S
 
-    async def _ask(self, record: KernelRecord, action: actions.StoreKernel) -> messages.StateKept:
+    async def capture(self, kernel: KernelId) -> StoredState:
+        """Have the store keep the kernel as it is now, without what cannot travel; it goes on.
+
+        Raises NotFound, Refused while a cell runs, Unavailable, StorageError.
+        """
+        record = self._records.get(kernel)
+        if record is None or record.closed:
+            raise NotFound(f"there is no NotebookOS kernel {kernel}")
+        if record.stored is not None:
+            return record.stored
+        if not record.members:
+            raise Refused("the kernel has not started yet")
+        request = messages.KeepState(kernel=kernel, epoch=record.epoch, leave_held_out=True)
+        return await self._ask(record, record.members, request)
+
+    async def _ask(
+        self, record: KernelRecord, members: tuple[HostId, ...], request: messages.KeepState
+    ) -> StoredState:
         """The executor's host knows best; the others know what was committed."""
         process = record.processes.get(record.executor) if record.executor else None
         first = process.host if process is not None else None
-        request = messages.KeepState(kernel=action.kernel, epoch=action.epoch)
-        problem: NotebookOSError = Unavailable("no host of the kernel is there")
-        for host in sorted(action.members, key=lambda host: host != first):
+        key = record.log_key
+        failure: NotebookOSError = Unavailable("no host of the kernel is there")
+        for host in sorted(members, key=lambda host: host != first):
             if not self._fleet.has(host):
                 continue
             try:
-                return await self._fleet.agent(host).request(request, messages.StateKept)
+                kept = await self._fleet.agent(host).request(request, messages.StateKept)
             except Refused:
                 raise
             except NotebookOSError as error:
-                problem = error
-        raise problem
+                failure = error
+            else:
+                return StoredState(
+                    kernel=record.kernel,
+                    key=key,
+                    epoch=kept.epoch,
+                    at=self._clock.now(),
+                    replica_count=len(members),
+                    index=kept.index,
+                    document=kept.document,
+                    chunks=kept.chunks,
+                    size_bytes=kept.size_bytes,
+                    gpu_names=tuple(sorted(record.gpu_names)),
+                )
+        raise failure
 
     def _not_stored(self, record: KernelRecord, error: NotebookOSError) -> None:
         log.info("kernel %s was not stored: %s", record.kernel, error)

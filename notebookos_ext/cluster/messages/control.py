@@ -258,11 +258,12 @@ class KeepState(msgspec.Struct, frozen=True, tag=True):
     """Put all that the kernel's log amounts to into the checkpoint store; the kernel stays.
 
     Answered by StateKept when the store has it. Refused when the kernel is not at rest in `epoch`,
-    or keeps changing.
+    or keeps changing; and when something of it cannot travel, unless it is to be left out.
     """
 
     kernel: KernelId
     epoch: int
+    leave_held_out: bool = False
 
 
 class RestoreState(msgspec.Struct, frozen=True, tag=True):

@@ -13,6 +13,8 @@ from notebookos_ext.errors import NotebookOSError
 from notebookos_ext.live.cli import (
     doctor,
     drain,
+    export_state,
+    import_state,
     install,
     migrate,
     raftos,
@@ -30,6 +32,8 @@ COMMANDS = {
     "continue": (unprotected, "let a kernel go on that has lost most of its members"),
     "drain": (drain, "empty a host, and give it back if asked to"),
     "sweep": (sweep, "delete what nothing names any more from the checkpoint store"),
+    "export-state": (export_state, "write a kernel's namespace into one file"),
+    "import-state": (import_state, "start a new kernel out of such a file, once it is trusted"),
     "install": (install, "make a replicated kernelspec out of an installed one"),
     "doctor": (doctor, "look for what is wrong with this installation, and say what to do"),
     "support-bundle": (support, "write one file for whoever is to help, without users' data"),
