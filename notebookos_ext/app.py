@@ -86,6 +86,10 @@ class YesOrNo(_CheckedLater, Bool[Any, Any]):
 class Names(_CheckedLater, List[Any]):
     """A list of names."""
 
+    def from_string(self, s: str) -> Any:
+        """One name needs no brackets on a command line; traitlets reads it as nothing at all."""
+        return super().from_string(s) if s.strip()[:1] in ("[", "(") else [s]
+
 
 class Choices(_CheckedLater, Dict):
     """Options by name; on the command line as a JSON object, or one by one: `a.b=1`."""
@@ -217,6 +221,11 @@ class NotebookOSApp(ExtensionApp):
         help="A kernel's log becomes a snapshot when it has grown by so many entries, …",
     )
     compact_bytes = WholeNumber(_DEFAULTS.compact_bytes, config=True, help="… or by so many bytes.")
+    stopped_replica_s = Number(
+        _DEFAULTS.stopped_replica_s,
+        config=True,
+        help="A replica whose process stands still (SIGSTOP) for so long is ended; 0: never.",
+    )
     journal_file = Text(
         config=True,
         help="Write every event of the scheduler there, for replay in the simulator.",

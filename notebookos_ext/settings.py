@@ -76,6 +76,8 @@ class Settings:
     """A kernel's log is compacted into a snapshot when it has grown by so many entries,"""
     compact_bytes: int = 32 * 1024 * 1024
     """or by so many bytes."""
+    stopped_replica_s: float = 30.0
+    """A replica whose process stands still (SIGSTOP) for so long is ended; 0: never."""
     journal_file: str = ""
     """Where the scheduler's events are written, for replay in the simulator; empty: nowhere."""
     keep_kernels_days: float = 7.0
@@ -119,6 +121,7 @@ class Settings:
         _between("lease_s", self.lease_s, LEAST_LEASE_S, 7 * 24 * 3600, "seconds")
         _whole("compact_entries", self.compact_entries, 10, 1_000_000)
         _whole("compact_bytes", self.compact_bytes, 100_000, 10 * 1024**3)
+        _between("stopped_replica_s", self.stopped_replica_s, 0, 86_400, "seconds")
         _between("keep_kernels_days", self.keep_kernels_days, 0, 3650, "days")
         _between("idle_minutes", self.idle_minutes, 0, 527_040, "minutes")
         _between("sweep_hours", self.sweep_hours, 0, 8760, "hours")

@@ -210,3 +210,19 @@ def test_scheduling_that_is_neither_is_refused_in_a_sentence() -> None:
     config = Config({"NotebookOSApp": {"scheduling": DeferredConfigList(["{quota: 4"])}})
     with pytest.raises(InvalidSettings, match="options by name"):
         NotebookOSApp(config=config)._settings()
+
+
+@pytest.mark.parametrize(
+    ("given", "modules"),
+    [
+        (["numpy"], ["numpy"]),
+        (["numpy", "torch.nn"], ["numpy", "torch.nn"]),
+        (["['numpy', 'torch']"], ["numpy", "torch"]),
+    ],
+)
+def test_modules_to_preload_are_named_on_the_command_line(
+    given: list[str], modules: list[str]
+) -> None:
+    app = NotebookOSApp()
+    app.parse_command_line([f"--NotebookOSApp.preload={each}" for each in given])
+    assert app.preload == modules

@@ -40,9 +40,11 @@ from notebookos_ext.agent.procfs import descendants, kill, machine_memory_bytes
 from notebookos_ext.agent.raftos_members import NOT_DURABLE, RaftosMembers
 from notebookos_ext.agent.reaper import Reaper
 from notebookos_ext.agent.regrouping import Regrouping
+from notebookos_ext.agent.sessions import ReplicaSession
 from notebookos_ext.agent.stored_states import StoredStates
 from notebookos_ext.agent.templates import Templates
 from notebookos_ext.agent.transport import PeerTransport
+from notebookos_ext.agent.watchdog import Watchdog
 from notebookos_ext.clock import Clock
 from notebookos_ext.cluster.consensus.messages import Entry, Envelope
 from notebookos_ext.cluster.messages.control import (
@@ -184,6 +186,9 @@ class HostAgent:
             sessions=self._sessions,
             notify=self._control.notify,
         )
+        self._watchdog = Watchdog(
+            config.stopped_replica_s, pids=self._replicas, end=self._end_replica
+        )
         self._handlers: dict[type, Handler] = {
             RenewLease: self._renew,
             SetPeers: self._set_peers,
@@ -263,10 +268,21 @@ class HostAgent:
     async def _until_the_end(self) -> None:
         told = asyncio.create_task(self._ending.wait())
         expired = asyncio.create_task(self._lease.expired())
+        watched = asyncio.create_task(self._watchdog.watch())
         done, pending = await asyncio.wait({told, expired}, return_when=asyncio.FIRST_COMPLETED)
-        for task in pending:
+        for task in (*pending, watched):
             task.cancel()
         log.info("ending: %s", "told to" if told in done else "no controller renewed the lease")
+
+    def _replicas(self) -> dict[int, ReplicaSession]:
+        """The replicas that live here, by process."""
+        sessions = [kernel.session for kernel in self._kernels.values() if kernel.session]
+        return {session.process.pid: session for session in sessions if session.is_alive}
+
+    def _end_replica(self, pid: int, reason: str) -> None:
+        session = self._replicas().get(pid)
+        if session is not None:
+            session.end_for(reason)
 
     def _warm_up(self) -> None:
         if self.config.consensus_engine == "raftos":
@@ -366,7 +382,7 @@ class HostAgent:
 
     def _store_back(self) -> bool:
         """Tell every replica; whether any has something for the store."""
-        sessions = [kernel.session for kernel in self._kernels.values() if kernel.session]
+        sessions = self._replicas().values()
         return sum(session.store_back() for session in sessions) > 0
 
     async def _stop(self, request: StopAgent) -> Done:

@@ -371,6 +371,11 @@ class ReplicaSession:
             )
         )
 
+    def end_for(self, reason: str) -> None:
+        """End the process, which its kernel is told in these words."""
+        self.end_reason = reason
+        self.process.kill()
+
     def give_up(self, error: StorageError) -> None:
         """End the process: this host cannot keep what it does."""
         self.end_reason = error.message

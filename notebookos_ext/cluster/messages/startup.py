@@ -51,6 +51,8 @@ class AgentConfig(msgspec.Struct, frozen=True):
     """A kernel's log is compacted when it holds so many entries more than after the last time,"""
     compact_bytes: int = 32 * 1024 * 1024
     """or so many bytes."""
+    stopped_replica_s: float = 30.0
+    """A replica that stands still (SIGSTOP) for so long is ended; 0: never."""
 
 
 class ForkReplica(msgspec.Struct, frozen=True):

@@ -239,6 +239,7 @@ class LocalBackend:
             lease_s=settings.lease_s,
             compact_entries=settings.compact_entries,
             compact_bytes=settings.compact_bytes,
+            stopped_replica_s=settings.stopped_replica_s,
             consensus_engine=settings.consensus_engine,
         )
 
