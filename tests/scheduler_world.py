@@ -81,6 +81,8 @@ class World:
     """Hosts that have a usable log of each kernel's present group."""
     old_logs: set[tuple[KernelId, HostId]] = field(default_factory=set)
     """Logs of groups that were left behind."""
+    removed: set[HostId] = field(default_factory=set)
+    """Hosts that went for good, and what they had with them."""
     going_on: dict[KernelId, a.GoOnUnprotected] = field(default_factory=dict)
     went_on: int = 0
 
@@ -280,7 +282,7 @@ class World:
             gone = set(self.groups[kernel]) - set(action.members)
             self.learners -= {(kernel, host) for host in action.members}
             self.learners |= {(kernel, host) for host in gone}
-            new = set(action.members) - set(self.groups[kernel])
+            new = set(action.members) - set(self.groups[kernel]) - self.removed
             self.logs[kernel] = self.logs[kernel] - gone | new
             self.groups[kernel] = action.members
         reason = "" if done else "no majority answered"
@@ -316,7 +318,7 @@ class World:
         self.went_on += 1
         self.old_logs |= {(kernel, old) for old in self.logs.get(kernel, ()) if old not in self.up}
         learnt = [x for x in self.learners if x[0] == kernel and x[1] not in self.up]
-        self.old_logs |= set(learnt)
+        self.old_logs |= {x for x in learnt if x[1] not in self.removed}
         self.logs[kernel] = {host}
         self.groups[kernel] = (host,)
         self.learners = {x for x in self.learners if x != (kernel, host) and x not in learnt}
@@ -378,6 +380,7 @@ class World:
     def remove(self, host: HostId) -> None:
         """It leaves for good, with its logs, with or without having been asked to."""
         self.forget_host(host)
+        self.removed.add(host)
         self.old_logs = {x for x in self.old_logs if x[1] != host}
         for logs in self.logs.values():
             logs.discard(host)
@@ -389,6 +392,7 @@ class World:
     def join(self, host: HostId) -> None:
         self.incarnations[host] = self.incarnations.get(host, 0) + 1
         self.up.add(host)
+        self.removed.discard(host)
         gpus = {"host-1": 0, "host-2": 4}.get(host, 2)
         if not self.scheduler.policy.keeps_gpus:
             # While one of two hosts that share devices is lost, the other's kernels reserve them.
