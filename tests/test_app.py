@@ -17,7 +17,7 @@ import pytest
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from live_rig import gone, until
 from traitlets.config import Config
-from traitlets.config.loader import DeferredConfigList
+from traitlets.config.loader import DeferredConfigList, DeferredConfigString
 
 from notebookos_ext import _jupyter_labextension_paths, _jupyter_server_extension_points
 from notebookos_ext.app import NotebookOSApp, send_small_frames_at_once
@@ -215,14 +215,11 @@ def test_scheduling_that_is_neither_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("given", "modules"),
     [
-        (["numpy"], ["numpy"]),
-        (["numpy", "torch.nn"], ["numpy", "torch.nn"]),
-        (["['numpy', 'torch']"], ["numpy", "torch"]),
+        (DeferredConfigString("numpy"), ["numpy"]),
+        (DeferredConfigList(["numpy", "torch.nn"]), ["numpy", "torch.nn"]),
+        (DeferredConfigString("['numpy', 'torch']"), ["numpy", "torch"]),
     ],
 )
-def test_modules_to_preload_are_named_on_the_command_line(
-    given: list[str], modules: list[str]
-) -> None:
-    app = NotebookOSApp()
-    app.parse_command_line([f"--NotebookOSApp.preload={each}" for each in given])
-    assert app.preload == modules
+def test_modules_to_preload_are_named_on_the_command_line(given: Any, modules: list[str]) -> None:
+    # The server parses its command line before it knows our settings.
+    assert NotebookOSApp(config=Config({"NotebookOSApp": {"preload": given}})).preload == modules
