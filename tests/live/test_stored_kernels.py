@@ -180,3 +180,23 @@ def test_a_state_that_is_damaged_is_told_and_a_restart_goes_on(kernel: Notebook)
     kernel.client.wait_for_ready(timeout=HANG_S)
     shutil.move(aside, store / "chunks")
     assert kernel.run("print('x' in globals())").text == "False\n"
+
+
+def test_a_sweep_spares_what_a_stored_kernel_needs(kernel: Notebook) -> None:
+    kernel.run("import numpy as np; kept = np.arange(2_000_000); gone = np.ones(1_000_000)")
+    folder = kernel.runtime.folder.store / "chunks"
+    until(lambda: sum(p.stat().st_size for p in folder.glob("*/*")) >= 24e6, "chunks")
+    kernel.run("del gone")
+    until(lambda: not kernel.view().not_durable, "everything is durable")
+    kernel.wait_for_replicas()
+    rest(kernel)
+    stored = kernel.view().stored
+    assert stored is not None
+    chunks = list(folder.glob("*/*"))
+    for path in chunks:
+        os.utime(path, (1, 1))
+    swept = kernel.runtime.controller.sweep_store(dry_run=False).result(HANG_S)
+    left = [path for path in chunks if path.exists()]
+    assert swept.chunks == len(chunks) - len(left) > 0
+    assert sum(path.stat().st_size for path in left) >= 16_000_000
+    assert kernel.run("print(int(kept.sum()))").text == "1999999000000\n"
