@@ -145,6 +145,7 @@ const kernel = record({
   replicas: list(replica),
   held: list(heldName),
   not_durable: list(text),
+  store_bytes: nullable(number),
   preferred_replica: nullable(number),
   migration: nullable(migration),
   stored: nullable(stored),

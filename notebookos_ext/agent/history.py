@@ -109,6 +109,15 @@ class Frozen(msgspec.Struct, frozen=True):
             for ref in folded.delta.all_chunk_refs()
         }
 
+    def store_bytes(self) -> int:
+        """The size of those chunks, each counted once."""
+        sizes = {
+            ref.digest: ref.size_bytes
+            for folded in (*self.folded, *self._decoded())
+            for ref in folded.delta.all_chunk_refs()
+        }
+        return sum(sizes.values())
+
     def names_that_need(self, digest: str) -> tuple[str, ...]:
         """The variables that cannot be loaded without this chunk."""
         return tuple(

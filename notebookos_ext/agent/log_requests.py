@@ -38,10 +38,30 @@ class LogRequests:
         self._members = members
         self._kernels = kernels
         self._chunks = chunks
+        self._sizes: dict[KernelId, tuple[tuple[int, int], int]] = {}
+        """What each kernel had in the store, and at which place of its log."""
 
-    async def read_members(self, _request: ReadMembers) -> MemberReports:
+    async def read_members(self, request: ReadMembers) -> MemberReports:
         """How the members are."""
-        return MemberReports(tuple(map(self._members.status, self._members.kernels)))
+        sizes = await self._store_bytes() if request.with_store else {}
+        return MemberReports(tuple(map(self._members.status, self._members.kernels)), sizes)
+
+    async def _store_bytes(self) -> dict[KernelId, int]:
+        known, self._sizes = self._sizes, {}
+        changed: dict[KernelId, tuple[tuple[int, int], Frozen]] = {}
+        for kernel, hosted in self._kernels.items():
+            generation = hosted.history.generation
+            place = (generation.folded_index, generation.last_delta_index)
+            if kernel in known and known[kernel][0] == place:
+                self._sizes[kernel] = known[kernel]
+            else:
+                changed[kernel] = (place, hosted.history.freeze())
+        # Deltas are decoded for it, which may take a while.
+        read = await asyncio.to_thread(
+            lambda: {k: (place, frozen.store_bytes()) for k, (place, frozen) in changed.items()}
+        )
+        self._sizes.update(read)
+        return {kernel: size for kernel, (_, size) in self._sizes.items()}
 
     async def read_chunks(self, _request: ReadChunks) -> NamedChunks:
         """Which chunks the logs here name; from now on the store is asked what it still has.

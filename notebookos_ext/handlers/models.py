@@ -184,6 +184,8 @@ class KernelView(msgspec.Struct, frozen=True):
     replicas: tuple[ReplicaView, ...]
     held: tuple[HeldNameView, ...]
     not_durable: tuple[str, ...]
+    store_bytes: int | None
+    """What its log and snapshot name of the checkpoint store; None until a host has told."""
     preferred_replica: int | None
     """Number of the replica that is to run the next cell that it can."""
     migration: MigrationView | None

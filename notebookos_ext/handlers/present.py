@@ -175,6 +175,10 @@ def _kernel(insight: Insight, record: KernelRecord, entry: Kernel) -> KernelView
         replicas=tuple(_replica(insight, record, entry, replica) for replica in entry.replicas),
         held=tuple(HeldNameView(name.name, name.type_name, name.reason) for name in entry.held),
         not_durable=entry.pending,
+        store_bytes=max(
+            (told[entry.id] for told in insight.store_bytes.values() if entry.id in told),
+            default=None,
+        ),
         preferred_replica=None
         if entry.next_executor is None
         else replica_number(entry.next_executor),

@@ -87,6 +87,7 @@ class Insight:
     records: dict[KernelId, KernelRecord]
     use: dict[HostId, dict[DeviceId, messages.DeviceUse]]
     members: dict[HostId, dict[KernelId, MemberStatus]]
+    store_bytes: dict[HostId, dict[KernelId, int]]
     store: StoreAddress
     stores: dict[HostId, messages.StoreReport]
     warnings: tuple[Warned, ...]
@@ -277,6 +278,7 @@ class Controller:
                     records=self._records,
                     use=self._fleet.use,
                     members=self._fleet.members,
+                    store_bytes=self._fleet.store_bytes,
                     store=self._store,
                     stores=self._fleet.stores,
                     warnings=tuple(self._warnings),
@@ -463,10 +465,11 @@ class Controller:
     async def _read_devices(self) -> None:
         while True:
             await asyncio.sleep(self._poll_s)
-            if self._clock.monotonic() - self._last_read < READ_RECENTLY_S:
+            looked_at = self._clock.monotonic() - self._last_read < READ_RECENTLY_S
+            if looked_at:
                 await self._fleet.read_use()
             # Metrics are read by others, whether somebody looks at the sidebar or not.
-            await self._fleet.read_members()
+            await self._fleet.read_members(with_store=looked_at)
             await self._fleet.read_stores()
             self._on_members(self._fleet.members)
 

@@ -104,6 +104,8 @@ class Fleet:
         self._stopping = False
         self.use: dict[HostId, dict[DeviceId, DeviceUse]] = {}
         """The last readings of each host's devices."""
+        self.store_bytes: dict[HostId, dict[KernelId, int]] = {}
+        """What each host's logs name of the checkpoint store, by kernel."""
         self.members: dict[HostId, dict[KernelId, MemberStatus]] = {}
         """How each host's members of Raft groups were when they were last asked."""
         self.stores: dict[HostId, StoreReport] = {}
@@ -163,6 +165,7 @@ class Fleet:
         self._addresses.pop(host, None)
         self.use.pop(host, None)
         self.members.pop(host, None)
+        self.store_bytes.pop(host, None)
         self.stores.pop(host, None)
         if agent.lease is not None:
             agent.lease.cancel()
@@ -175,16 +178,20 @@ class Fleet:
         log.info("%s was given back", host)
         return agent.spec
 
-    async def read_members(self) -> None:
+    async def read_members(self, *, with_store: bool = False) -> None:
         """Ask every host how its members of Raft groups are; one that does not answer keeps."""
         for host, agent in list(self._agents.items()):
             try:
-                answer = await agent.client.request(ReadMembers(), MemberReports, ANSWER_S)
+                answer = await agent.client.request(
+                    ReadMembers(with_store=with_store), MemberReports, ANSWER_S
+                )
             except NotebookOSError as error:
                 log.debug("no report of %s's members: %s", host, error)
                 continue
             if host in self._agents:
                 self.members[host] = {status.kernel: status for status in answer.members}
+                if with_store:
+                    self.store_bytes[host] = answer.store_bytes
 
     async def read_stores(self) -> None:
         """Ask every host how it finds the checkpoint store; one that does not answer keeps."""
@@ -319,6 +326,7 @@ class Fleet:
         self._failures[host] = reason
         self.use.pop(host, None)
         self.members.pop(host, None)
+        self.store_bytes.pop(host, None)
         self.stores.pop(host, None)
         agent.client.close()
         log.warning("%s is lost: %s", host, reason)

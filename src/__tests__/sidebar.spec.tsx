@@ -154,7 +154,7 @@ describe('Sidebar', () => {
       ['3', 'host-3', 'lost2 log entries behind', '–', 'Next Move']
     ]);
     expect(first.textContent).toContain(
-      '3 replicas (5 as soon as hosts allow), 1 GPU per cell'
+      '3 replicas (5 as soon as hosts allow), 1 GPU per cell · 50 MiB in the checkpoint store'
     );
     expect(texts(first, 'dt')).toEqual(['connection (socket.socket)']);
     expect(texts(first, 'dd')).toEqual([

@@ -2,7 +2,12 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
-import { describeStored, kernelState, kernelTitle } from '../format';
+import {
+  describeStored,
+  formatBytes,
+  kernelState,
+  kernelTitle
+} from '../format';
 import { describeMove } from '../moves';
 import type { Kernel, Replica } from '../wire';
 import { CellTable } from './CellTable';
@@ -56,7 +61,11 @@ function KernelBody(props: IKernelCardProps & { title: string }): JSX.Element {
   const { kernel, actions, title, trans } = props;
   return (
     <>
-      <p className="jp-NotebookOS-detail">{settings(kernel, trans)}</p>
+      <p className="jp-NotebookOS-detail">
+        {settings(kernel, trans)}
+        {Boolean(kernel.store_bytes) &&
+          ` · ${trans.__('%1 in the checkpoint store', formatBytes(kernel.store_bytes ?? 0))}`}
+      </p>
       <KernelButtons {...props} />
       {kernel.majority_lost !== null && (
         <p className="jp-NotebookOS-notice jp-mod-warn" role="status">

@@ -122,6 +122,12 @@ def test_large_values_of_a_snapshot_go_to_the_store_and_unnamed_chunks_go(tmp_pa
                 os.utime(path, (1, 1))
             swept = await hosts["host-1"].request(SweepStore(tuple(named), 3600.0), StoreSwept)
             assert swept.chunks == len(before - named) > 0
+            for _ in range(2):
+                asked = ReadMembers(with_store=True)
+                told = await hosts["host-1"].request(asked, MemberReports)
+                left = sum(path.stat().st_size for path in chunks.glob("*/*"))
+                assert told.store_bytes == {KERNEL: left}
+            assert (await hosts["host-1"].request(ReadMembers(), MemberReports)).store_bytes == {}
             await hosts.launch(1)
             assert {"kept", "gone", "small", "big1"} <= set(hosts.applied(1))
 

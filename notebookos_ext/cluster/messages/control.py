@@ -232,6 +232,9 @@ class CloseMember(msgspec.Struct, frozen=True, tag=True):
 class ReadMembers(msgspec.Struct, frozen=True, tag=True):
     """Ask how the members of this host are. Answered by MemberReports."""
 
+    with_store: bool = False
+    """And how much the kernels' logs name of the checkpoint store, which takes some reading."""
+
 
 class ReadChunks(msgspec.Struct, frozen=True, tag=True):
     """Ask which chunks this host's logs and snapshots name. Answered by NamedChunks.
@@ -411,6 +414,8 @@ class MemberReports(msgspec.Struct, frozen=True, tag=True):
     """The members of this host as of now."""
 
     members: tuple[MemberStatus, ...]
+    store_bytes: dict[KernelId, int] = {}
+    """By kernel: the sizes of the chunks that its log and snapshot name, each counted once."""
 
 
 class NamedChunks(msgspec.Struct, frozen=True, tag=True):
