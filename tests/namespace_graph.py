@@ -51,13 +51,18 @@ OPAQUE = (
 CLASS_PARTS = {"__dict__", "__weakref__", "__doc__", "__module__", "_abc_impl", "__slotnames__"}
 """Of classes; the last is made when copyreg first looks at the class."""
 DEEPEST = 60
+Region = tuple[int, int]
+"""The address of the first byte, and that behind the last one."""
 
 
 class Walk:
     """One walk through a namespace, by `describe`."""
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], regions: Iterable[Region] = ()) -> None:
         self._namespace = namespace
+        self._regions = list(regions)
+        self.met: list[Region] = []
+        """All memory that was met."""
         self._numbers: dict[Any, int] = {}
         """By address, or by what else says who something is."""
         self._alive: list[Any] = []
@@ -217,9 +222,15 @@ class Walk:
         return [self._all(value.args), self._pairs(vars(value).items()), self._all(chain)]
 
     def array(self, value: Any) -> list[Any]:
+        numpy = sys.modules["numpy"]
         owner = value
-        while isinstance(owner.base, sys.modules["numpy"].ndarray):
+        while isinstance(owner.base, numpy.ndarray):
             owner = owner.base
+        self.met += [
+            numpy.lib.array_utils.byte_bounds(each)
+            for each in (value, owner)
+            if each.nbytes and (each is value or each.base is None)
+        ]
         place = value.__array_interface__["data"][0]
         contents = value.ravel().tolist() if value.dtype.hasobject else value.tobytes().hex()
         return [
@@ -227,7 +238,7 @@ class Walk:
             list(value.shape),
             list(value.strides),
             value.flags.writeable,
-            self._memory(owner.__array_interface__["data"][0], place, value.nbytes),
+            self._memory(place, value.nbytes),
             self.describe(contents),
         ]
 
@@ -237,20 +248,26 @@ class Walk:
             return head
         if str(value.layout) != "torch.strided" or value.is_quantized:
             return [*head, str(value)]
-        start = value.untyped_storage().data_ptr()
+        storage = value.untyped_storage()
+        if storage.nbytes():
+            self.met.append((storage.data_ptr(), storage.data_ptr() + storage.nbytes()))
         plain = value.detach().resolve_conj().resolve_neg()
         gradient = value.grad if value.is_leaf else None
         return [
             *head,
             list(value.stride()),
-            self._memory(start, value.data_ptr(), value.numel()),
+            self._memory(value.data_ptr(), value.numel()),
             self.describe(plain.tolist()),
             self.describe(gradient),
             self._pairs(vars(value).items()),
         ]
 
-    def _memory(self, start: int, place: int, size: int) -> list[int]:
-        return [self._number(("memory", start))[0], place - start] if size else []
+    def _memory(self, place: int, size: int) -> list[int]:
+        """Which piece of memory, and where in it."""
+        for first, last in self._regions if size else ():
+            if first <= place < last:
+                return [self._number(("memory", first))[0], place - first]
+        return []
 
     def frame(self, value: Any) -> list[Any]:
         columns = [value[name] for name in value.columns] if value.columns.is_unique else []
@@ -333,10 +350,26 @@ def describe(
 
     In one walk, so that what names share is part of it.
     """
-    walk = Walk(namespace)
-    found = {}
-    for name in sorted(namespace):
-        mine = name not in initial or initial[name] is not namespace[name]
-        if mine and name not in without and not _INPUTS.match(name):
-            found[name] = repr(walk.describe(namespace[name]))
-    return found
+    names = [
+        name
+        for name in sorted(namespace)
+        if (name not in initial or initial[name] is not namespace[name])
+        and name not in without
+        and not _INPUTS.match(name)
+    ]
+    first = Walk(namespace)
+    for name in names:
+        first.describe(namespace[name])
+    walk = Walk(namespace, _joined(first.met))
+    return {name: repr(walk.describe(namespace[name])) for name in names}
+
+
+def _joined(regions: list[Region]) -> list[Region]:
+    """Memory that overlaps is one piece, whoever is said to own it."""
+    joined: list[Region] = []
+    for first, last in sorted(regions):
+        if joined and first < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined

@@ -29,6 +29,8 @@ from cloudpickle import cloudpickle as private
 from notebookos_ext.kernel import finalizers
 
 Definition = types.FunctionType | type
+_BY_LAYOUT = (types.MemberDescriptorType, types.GetSetDescriptorType)
+"""Attributes of a class that it has because of its layout, such as those for slots."""
 Header = tuple[Any, ...]
 CellKey = tuple[str, int]
 
@@ -223,8 +225,15 @@ class Definitions:
         body = {
             key: value
             for key, value in state.items()
-            if key != "__slots__" and not isinstance(value, types.MemberDescriptorType)
+            if key != "__slots__" and not isinstance(value, _BY_LAYOUT)
         }
+        if not issubclass(cls, Enum):
+            # cloudpickle leaves out what is the very object that a base has under the same name.
+            body |= {
+                key: value
+                for key, value in vars(cls).items()
+                if key not in body and key not in _KEPT and not isinstance(value, _BY_LAYOUT)
+            }
         body |= {"__name__": cls.__name__, "__qualname__": cls.__qualname__}
         if issubclass(cls, Enum):
             body[".members"] = {
@@ -272,7 +281,7 @@ def _fill_function(function: types.FunctionType, body: dict[str, Any]) -> None:
         replace_contents(function.__globals__, body.pop(".globals"))
     for key, value in body.items():
         setattr(function, key, value)
-    if function.__dict__ != attributes or attributes:
+    if function.__dict__ or attributes:
         function.__dict__.clear()
         function.__dict__.update(attributes)
 
