@@ -23,6 +23,13 @@ def main() -> int:
     parser.add_argument("--duration-s", type=float, default=60.0)
     parser.add_argument("--only", action="append", default=[], choices=FAULTS)
     parser.add_argument("--rounds-shown", action="store_true")
+    parser.add_argument(
+        "--scheduling",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the scheduler, such as hints=false or prewarm={}",
+    )
     arguments = parser.parse_args()
 
     def say(line: str) -> None:
@@ -31,7 +38,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         rounds = drawn_for(arguments.seed, arguments.duration_s, tuple(arguments.only))
-        report = run(Path(folder), arguments.seed, rounds, say)
+        report = run(Path(folder), arguments.seed, rounds, say, scheduling=arguments.scheduling)
     print("\n".join(report.lines()))
     return 1 if report.problems else 0
 

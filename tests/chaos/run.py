@@ -8,7 +8,7 @@ import random
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -259,9 +259,16 @@ class Run:
         self.report.problems += self._world.end()
 
 
-def run(folder: Path, seed: int, rounds: Iterable[Round], say: Say = lambda _line: None) -> Report:
-    """A run in `folder`, which must be empty; `seed` draws the cells."""
-    return Run(World(folder), seed, say).go(rounds)
+def run(
+    folder: Path,
+    seed: int,
+    rounds: Iterable[Round],
+    say: Say = lambda _line: None,
+    *,
+    scheduling: Sequence[str] = (),
+) -> Report:
+    """A run in `folder`, which must be empty; `seed` draws the cells. See `World` for the rest."""
+    return Run(World(folder, scheduling=scheduling), seed, say).go(rounds)
 
 
 __all__ = ["NoOutcome", "Report", "run"]

@@ -11,7 +11,7 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from server_rig import Message, Server, running_server
 
 TESTS = Path(__file__).resolve().parent.parent
 DUMPS = "NOTEBOOKOS_CHAOS_DUMPS"
+SCHEDULING = "--NotebookOSApp.scheduling"
 LEASE_S = 6.0
 REPAIR_S = 120.0
 """Ends a run in which the cluster never gets whole again; nothing is measured by it."""
@@ -31,8 +32,10 @@ DUMP_S = 5.0
 class World:
     """One cluster from its first server to its last process."""
 
-    def __init__(self, folder: Path, *, hosts: int = 4) -> None:
+    def __init__(self, folder: Path, *, hosts: int = 4, scheduling: Sequence[str] = ()) -> None:
+        """`scheduling` is what the scheduler may do besides, as `name=value`."""
         self.folder = folder
+        self.scheduling = [word for text in scheduling for word in (SCHEDULING, text)]
         self.hosts = [f"host-{number}" for number in range(1, hosts + 1)]
         self.mark = f"chaos-{uuid.uuid4().hex[:8]}"
         # Socket paths are short.
@@ -69,6 +72,7 @@ class World:
                 "--NotebookOSApp.poll_s=1",
                 "--NotebookOSApp.gpus=simulated",
                 "--NotebookOSApp.preload=['numpy']",
+                *self.scheduling,
                 mark=self.mark,
                 environment={
                     "PYTHONPATH": os.pathsep.join(path),
