@@ -65,6 +65,13 @@ def replica_stopped(world: World, rng: random.Random, kernel: str) -> Injected:
     return _stopped(rng.choice(replicas)["pid"]) if replicas else ("nobody", None)
 
 
+def replica_stopped_for_good(world: World, rng: random.Random, kernel: str) -> Injected:
+    """SIGSTOP to the executor, and nobody lets it go on."""
+    replicas = world.replicas(kernel)
+    kill(replicas[0]["pid"] if replicas else None, signal.SIGSTOP)
+    return "executor", None
+
+
 def agent_killed(world: World, rng: random.Random, kernel: str) -> Injected:
     """One host agent; its replicas end with it."""
     host, pid = _agent(world, rng)
@@ -162,6 +169,7 @@ FAULTS = {
     "two replicas killed": Fault(two_replicas_killed),
     "all replicas killed": Fault(all_replicas_killed, 1),
     "replica stopped": Fault(replica_stopped),
+    "replica stopped for good": Fault(replica_stopped_for_good, 1),
     "agent killed": Fault(agent_killed, 3),
     "executor's host killed": Fault(executors_host_killed),
     "agent stopped": Fault(agent_stopped),

@@ -24,6 +24,8 @@ TESTS = Path(__file__).resolve().parent.parent
 DUMPS = "NOTEBOOKOS_CHAOS_DUMPS"
 SCHEDULING = "--NotebookOSApp.scheduling"
 LEASE_S = 6.0
+STOPPED_S = 12.0
+"""Longer than what is stopped only for a while."""
 REPAIR_S = 120.0
 """Ends a run in which the cluster never gets whole again; nothing is measured by it."""
 DUMP_S = 5.0
@@ -69,6 +71,7 @@ class World:
                 f"--NotebookOSApp.hosts={count}",
                 f"--NotebookOSApp.max_hosts={count}",
                 f"--NotebookOSApp.lease_s={LEASE_S}",
+                f"--NotebookOSApp.stopped_replica_s={STOPPED_S}",
                 "--NotebookOSApp.poll_s=1",
                 "--NotebookOSApp.gpus=simulated",
                 "--NotebookOSApp.preload=['numpy']",
