@@ -17,7 +17,7 @@ SEARCH_ARGS ?=
 MUTANTS_ARGS ?=
 # Options for bench-state: --only WORDS, --repeats N, --large.
 STATE_ARGS ?=
-# A run of chaos: what is drawn from SEED for DURATION_S seconds; CHAOS_ARGS: --rounds-shown, --only FAULT.
+# A run of chaos: what is drawn from SEED for DURATION_S seconds; CHAOS_ARGS: --rounds-shown, --only FAULT, --scheduling NAME=VALUE.
 SEED ?= 1
 DURATION_S ?= 300
 CHAOS_ARGS ?=
