@@ -9,7 +9,7 @@ import itertools
 import sys
 from typing import Any
 
-from notebookos_ext.kernel.kinds import fill
+from notebookos_ext.kernel.filling import fill
 from notebookos_ext.kernel.reduction import Reduced, Reducer, Reduction
 
 
