@@ -75,8 +75,10 @@ def kernel_revived(turn: Turn, event: KernelRevived) -> None:
     kernel = Kernel(spec, requested_at=event.at, next_replica_count=spec.replica_count)
     kernel.epoch, kernel.last_attempt = event.epoch, event.last_attempt
     state.kernels[kernel.id] = kernel
+    state.note_idle(kernel, event.at)
     if event.stored:
         kernel.stored = kernel.started = True
+        majority.close_old(turn, kernel, event.former)
         turn.say(KernelStarted(kernel=kernel.id))
         return
     for host in event.members:

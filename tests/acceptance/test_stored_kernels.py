@@ -79,3 +79,30 @@ def test_it_is_stored_seen_as_alive_and_comes_back_also_with_the_next_server(
     assert list(folder.glob("hosts/*/kernels/*")) == []
     assert list(folder.glob("kernels/*")) == []
     assert [path for path in (folder / "store").rglob("*") if path.is_file()] == []
+
+
+def test_a_server_that_is_killed_while_it_brings_a_kernel_back_leaves_it_whole(
+    tmp_path: Path,
+) -> None:
+    never = (*SHORT[:2], "--NotebookOSApp.idle_minutes=0.02")
+    with running_server(tmp_path, *never, mark=MARK) as server:
+        kernel = server.start_kernel()
+        with closing(Tab(server, kernel)) as tab:
+            tab.run("numbers = list(range(300_000)); count = 0")
+    for count in range(3):
+        with running_server(tmp_path, *never, mark=MARK) as server:
+            server.ask("GET", "api/kernels")
+            until(lambda server=server: state(server, kernel) == "stored", "a stored kernel")
+            with closing(Tab(server, kernel)) as tab:
+                tab.execute("begun = True")
+                until(
+                    lambda server=server: state(server, kernel) != "stored",
+                    "the way out of the store",
+                )
+                server.process.kill()
+                server.process.wait()
+        with running_server(tmp_path, *never, mark=MARK) as server:
+            server.ask("GET", "api/kernels")
+            with closing(Tab(server, kernel)) as tab:
+                assert tab.run("print(len(numbers), count)") == f"300000 {count}\n"
+                tab.run("count += 1")
