@@ -42,6 +42,9 @@ test('shows the executor in Notebook 7', async ({ page, request }) => {
   await page.goto(`/notebooks/${NOTEBOOK}`);
   const indicator = page.locator('.jp-NotebookOS-indicator');
   await expect(indicator).toContainText('idle', { timeout: 180000 });
+  const chooser = page.locator('.jp-NotebookOS-chooser');
+  await expect(chooser.getByLabel('Replicas')).toHaveValue('1');
+  await expect(chooser.getByLabel('GPUs per cell')).toBeVisible();
   await page.locator('.jp-Cell .jp-InputArea-editor').first().click();
   await page.keyboard.press('Shift+Enter');
   await expect(page.locator('.jp-OutputArea-output').first()).toHaveText('42');

@@ -57,6 +57,60 @@ test.describe('panel', () => {
     await expect(host).toBeVisible();
   });
 
+  test('does what its buttons say by keyboard alone', async ({ page }) => {
+    const asked: string[] = [];
+    await page.route('**/notebookos/api/{kernels,hosts}**', route => {
+      const request = route.request();
+      const { pathname } = new URL(request.url());
+      const what = pathname.split('/api/')[1].replace(/[0-9a-f-]{36}/, 'ID');
+      asked.push(`${request.method()} ${what} ${request.postData() ?? ''}`);
+      return route.fulfill({ status: 409, json: { message: 'No.', hint: '' } });
+    });
+    const panel = await openPanel(page);
+    const press = async (name: string) => {
+      await panel.getByRole('button', { name, exact: true }).focus();
+      await page.keyboard.press('Enter');
+    };
+    await press(
+      'Run the next cell of train_digits.ipynb on replica 3 if it can'
+    );
+    await press('Add a host');
+    await press('Remove host-1 once its replicas have moved away');
+    await expect
+      .poll(() => asked)
+      .toEqual([
+        'PUT kernels/ID/executor {"replica":3}',
+        'POST hosts ',
+        'PUT hosts/host-1/drain {"release":true}'
+      ]);
+    // What is refused is told.
+    await expect(
+      page.locator('.Toastify__toast', { hasText: 'No.' })
+    ).not.toHaveCount(0);
+  });
+
+  test('fits a narrow side, and moves nothing that need not move', async ({
+    page
+  }) => {
+    await page.emulateMedia({ reducedMotion: 'reduce' });
+    const panel = await openPanel(page);
+    await expect(panel.locator('[data-host]')).toHaveCount(3);
+    await page.sidebar.setWidth(250, 'left');
+    // What is wider than the panel scrolls in its own part; the panel itself does not.
+    const { wide, moving } = await panel.evaluate(node => ({
+      wide: node.scrollWidth - node.clientWidth,
+      moving: Array.from(node.querySelectorAll('*'))
+        .map(part => getComputedStyle(part))
+        .filter(
+          style =>
+            style.animationName !== 'none' ||
+            style.transitionDuration.split(', ').some(s => parseFloat(s) > 0)
+        ).length
+    }));
+    expect(wide).toBeLessThanOrEqual(0);
+    expect(moving).toBe(0);
+  });
+
   test('says when it is disconnected, and recovers by itself', async ({
     page
   }) => {
