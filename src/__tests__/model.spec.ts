@@ -126,6 +126,64 @@ describe('ClusterModel', () => {
     expect(model.state.cluster?.hosts).toEqual([]);
   });
 
+  describe('by itself', () => {
+    let hidden = false;
+
+    beforeEach(() => {
+      jest.useFakeTimers();
+      hidden = false;
+      Object.defineProperty(document, 'visibilityState', {
+        configurable: true,
+        get: () => (hidden ? 'hidden' : 'visible')
+      });
+      model.dispose();
+      model = new ClusterModel({ serverSettings: server.settings });
+    });
+
+    afterEach(() => {
+      show(true);
+      Reflect.deleteProperty(document, 'visibilityState');
+      jest.useRealTimers();
+    });
+
+    const show = (visible: boolean) => {
+      hidden = !visible;
+      document.dispatchEvent(new Event('visibilitychange'));
+    };
+
+    /** How often the server is asked in so many seconds. */
+    async function asked(seconds: number): Promise<number> {
+      const before = server.asked.length;
+      await jest.advanceTimersByTimeAsync(seconds * 1000);
+      return server.asked.length - before;
+    }
+
+    it('asks seldom while the server does not answer, and again when it does', async () => {
+      expect(await asked(60)).toBeGreaterThanOrEqual(10);
+      server.answers(() => {
+        throw new TypeError('Failed to fetch');
+      });
+      await asked(120);
+      expect(model.state.connection.kind).toBe('disconnected');
+      // No pause is longer than half a minute.
+      const seldom = await asked(120);
+      expect(seldom).toBeGreaterThanOrEqual(3);
+      expect(seldom).toBeLessThanOrEqual(12);
+      server.answers(() => json(sample('cluster')));
+      await asked(40);
+      expect(model.state.connection.kind).toBe('connected');
+    });
+
+    it('rests while nobody can see it', async () => {
+      expect(await asked(20)).toBeGreaterThan(0);
+      show(false);
+      await asked(10);
+      expect(await asked(600)).toBe(0);
+      show(true);
+      expect(await asked(60)).toBeGreaterThan(0);
+    });
+  });
+
   it('survives a server without our side', async () => {
     server.answers(
       () => new Response('<html>Not found</html>', { status: 404 })
