@@ -64,9 +64,14 @@ test.describe('panel', () => {
       const { pathname } = new URL(request.url());
       const what = pathname.split('/api/')[1].replace(/[0-9a-f-]{36}/, 'ID');
       asked.push(`${request.method()} ${what} ${request.postData() ?? ''}`);
-      return route.fulfill({ status: 409, json: { message: 'No.', hint: '' } });
+      return route.fulfill({
+        status: 409,
+        json: { message: 'No.', hint: '', error: 'Infeasible' }
+      });
     });
     const panel = await openPanel(page);
+    // Far parts of the panel are drawn when they come near.
+    await panel.locator('[data-kernel]').first().scrollIntoViewIfNeeded();
     const press = async (name: string) => {
       await panel.getByRole('button', { name, exact: true }).focus();
       await page.keyboard.press('Enter');
