@@ -19,7 +19,9 @@ from typing import Any
 _UMASK = re.compile(r"^Umask:\s*([0-7]+)$", re.MULTILINE)
 _NOT_THE_USERS = {signal.SIGINT, signal.SIGCHLD}
 """The kernel sets the first for the time of a cell; asyncio takes the second."""
-_NAMED = (signal.SIG_DFL, signal.SIG_IGN)
+_NUMBERS = tuple(int(number) for number in signal.Signals if number not in _NOT_THE_USERS)
+_handler_of: Callable[[int], Any] = vars(sys.modules["_signal"])["getsignal"]
+"""As `signal.getsignal`, but without making members of enums: it is asked after every cell."""
 
 
 class ProcessState:
@@ -79,16 +81,16 @@ class ProcessState:
     def _changed_signals(self) -> dict[int, Any]:
         began_with = self._signals
         return {
-            int(number): handler
+            number: handler
             for number, handler in _signal_handlers()
             if handler is not began_with.get(number)
-            and (handler in _NAMED or _is_notebooks(handler))
+            and (isinstance(handler, int) or _is_notebooks(handler))
         }
 
     def _set_signals(self, wanted: dict[int, Any]) -> None:
         for number in self._changed_signals():
             if number not in wanted:
-                signal.signal(number, self._signals[signal.Signals(number)])
+                signal.signal(number, self._signals[number])
         for number, handler in wanted.items():
             signal.signal(number, handler)
 
@@ -106,10 +108,8 @@ def _is_notebooks(handler: Any) -> bool:
     return isinstance(handler, types.FunctionType) and handler.__module__ == "__main__"
 
 
-def _signal_handlers() -> Iterator[tuple[signal.Signals, Any]]:
-    for number in signal.Signals:
-        if number not in _NOT_THE_USERS:
-            yield number, signal.getsignal(number)
+def _signal_handlers() -> Iterator[tuple[int, Any]]:
+    return ((number, _handler_of(number)) for number in _NUMBERS)
 
 
 def _garbage() -> tuple[bool, tuple[int, ...]]:
