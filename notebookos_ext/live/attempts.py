@@ -10,15 +10,12 @@ import asyncio
 import functools
 import logging
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import CellId, HostId, KernelId, Outcome, ReplicaId
 from notebookos_ext.errors import NotebookOSError, Unavailable
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import KernelRecord, OpenAttempt
-from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.live.parts import Part
 
 CLOSE_S = 4.0
 """Each host; a leader is there sooner."""
@@ -32,25 +29,8 @@ LOOK_FIRST = "Look at your variables before you run the cell again."
 log = logging.getLogger(__name__)
 
 
-class Attempts:
+class Attempts(Part):
     """One method per action; what comes of it is posted as an event."""
-
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
-        clock: Clock,
-        outlet: Outlet,
-    ) -> None:
-        self._fleet = fleet
-        self._router = router
-        self._records = records
-        self._chains = chains
-        self._clock = clock
-        self._outlet = outlet
 
     def call_election(self, action: actions.CallElection) -> None:
         """Ask the agent of each voter for its ballot; what is committed is told by notices."""

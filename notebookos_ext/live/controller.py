@@ -42,6 +42,7 @@ from notebookos_ext.live.kernel_lives import KernelLives
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
 from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.moves import Moves
+from notebookos_ext.live.parts import Shared
 from notebookos_ext.live.performer import Performer
 from notebookos_ext.live.ports import Observer, RouterCommands
 from notebookos_ext.live.prewarming import Prewarming
@@ -138,15 +139,7 @@ class Controller:
         self._fleet = Fleet(
             backend=backend, listener=self, token=token, controller=name, lease_s=lease_s
         )
-        attempts = Attempts(
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            chains=self._chains,
-            clock=clock,
-            outlet=self,
-        )
-        self._lives = KernelLives(
+        shared = Shared(
             fleet=self._fleet,
             router=router,
             records=self._records,
@@ -156,72 +149,24 @@ class Controller:
             outlet=self,
             keeper=keeper,
         )
-        lifecycle = Lifecycle(
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            chains=self._chains,
-            lives=self._lives,
-            clock=clock,
-            outlet=self,
-            options=options,
-            view=scheduler.view,
-            keeper=keeper,
-        )
-        self._moves = Moves(
-            fleet=self._fleet,
-            records=self._records,
-            chains=self._chains,
-            view=scheduler.view,
-            clock=clock,
-            outlet=self,
-            keeper=keeper,
-        )
-        self._unprotected = Unprotected(
-            fleet=self._fleet,
-            records=self._records,
-            chains=self._chains,
-            view=scheduler.view,
-            clock=clock,
-            outlet=self,
-            keeper=keeper,
-            lifecycle=lifecycle,
-        )
+        attempts = Attempts(shared)
         prewarming = Prewarming(fleet=self._fleet, chains=self._chains, clock=clock, outlet=self)
-        self._stored = StoredKernels(
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            chains=self._chains,
-            lifecycle=lifecycle,
-            lives=self._lives,
-            clock=clock,
-            outlet=self,
-            keeper=keeper,
-        )
+        self._lives = KernelLives(shared)
+        lifecycle = Lifecycle(shared, lives=self._lives, options=options)
+        self._moves = Moves(shared)
+        self._unprotected = Unprotected(shared, lifecycle=lifecycle)
+        self._stored = StoredKernels(shared, lifecycle=lifecycle, lives=self._lives)
         self._performer = Performer(
+            shared,
             attempts=attempts,
-            prewarming=prewarming,
-            unprotected=self._unprotected,
-            moves=self._moves,
-            stored=self._stored,
             lifecycle=lifecycle,
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            chains=self._chains,
-            clock=clock,
-            outlet=self,
+            moves=self._moves,
+            prewarming=prewarming,
+            stored=self._stored,
+            unprotected=self._unprotected,
         )
         self._translation = Translation(
-            fleet=self._fleet,
-            router=router,
-            records=self._records,
-            attempts=attempts,
-            lives=self._lives,
-            prewarming=prewarming,
-            clock=clock,
-            outlet=self,
+            shared, attempts=attempts, lives=self._lives, prewarming=prewarming
         )
         self._sweeper = Sweeper(
             fleet=self._fleet,

@@ -12,19 +12,14 @@ from typing import Any
 
 import msgspec
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import REPLICA_COUNTS, KernelId, KernelSpec
 from notebookos_ext.cluster.placement import ask_for, misfit
 from notebookos_ext.cluster.snapshots import StoredState
-from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotFound, Unavailable
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
-from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord, LaunchPlan
-from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.live.parts import Part, Shared
 from notebookos_ext.notebook_settings import NotebookSettings
 from notebookos_ext.storage.kept_kernels import KeptKernel, KeptSession
 
@@ -39,29 +34,11 @@ STOP_S = 20.0
 log = logging.getLogger(__name__)
 
 
-class KernelLives:
+class KernelLives(Part):
     """Implements `Lives`; the coroutines are what other threads ask through the controller."""
 
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
-        view: ClusterView,
-        clock: Clock,
-        outlet: Outlet,
-        keeper: Keeper,
-    ) -> None:
-        self._fleet = fleet
-        self._keeper = keeper
-        self._router = router
-        self._records = records
-        self._chains = chains
-        self._view = view
-        self._clock = clock
-        self._outlet = outlet
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._descriptions: dict[str, dict[str, Any]] = {}
         """By interpreter: what replicas say of themselves."""
         self._shutdown_messages: dict[KernelId, asyncio.Event] = {}

@@ -5,18 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
-from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import LogLost, NotebookOSError, Unavailable
 from notebookos_ext.live.agent_client import check
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
-from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord
-from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
+from notebookos_ext.live.parts import Part, Shared
+from notebookos_ext.live.ports import Lives
 
 STOP_GRACE_S = 2.0
 PAUSE_S = 1.0
@@ -24,33 +20,19 @@ PAUSE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Lifecycle:
+class Lifecycle(Part):
     """One method per action; what comes of it is posted as an event."""
 
     def __init__(
         self,
+        shared: Shared,
         *,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
         lives: Lives,
-        clock: Clock,
-        outlet: Outlet,
         options: dict[str, str | int | float | bool],
-        view: ClusterView,
-        keeper: Keeper,
     ) -> None:
-        self._fleet = fleet
-        self._router = router
-        self._records = records
-        self._chains = chains
+        super().__init__(shared)
         self._lives = lives
-        self._clock = clock
-        self._outlet = outlet
         self._options = options
-        self._view = view
-        self._keeper = keeper
 
     def start_replica(self, action: actions.StartReplica) -> None:
         """Open the host's member of the group, then launch the replica."""

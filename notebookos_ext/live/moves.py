@@ -9,18 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
 from notebookos_ext.cluster.policies.replicated import names_text
-from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, InvalidRequest, NotebookOSError, NotFound
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
-from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord
-from notebookos_ext.live.ports import Outlet
+from notebookos_ext.live.parts import Part, Shared
 
 CHANGE_S = 60.0
 """A newcomer has caught up before; what remains is a few commits, unless a majority is missing."""
@@ -29,27 +24,11 @@ PAUSE_S = 1.0
 log = logging.getLogger(__name__)
 
 
-class Moves:
+class Moves(Part):
     """Lives on the controller's thread."""
 
-    def __init__(
-        self,
-        *,
-        fleet: Fleet,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
-        view: ClusterView,
-        clock: Clock,
-        outlet: Outlet,
-        keeper: Keeper,
-    ) -> None:
-        self._fleet = fleet
-        self._records = records
-        self._chains = chains
-        self._view = view
-        self._clock = clock
-        self._outlet = outlet
-        self._keeper = keeper
+    def __init__(self, shared: Shared) -> None:
+        super().__init__(shared)
         self._refusals: dict[KernelId, str] = {}
         """Why the move that somebody asks for just now cannot begin."""
 

@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions
 from notebookos_ext.cluster.model import CellId, KernelId
 from notebookos_ext.live.attempts import Attempts
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
-from notebookos_ext.live.kernel_records import CellState, KernelRecord
+from notebookos_ext.live.kernel_records import CellState
 from notebookos_ext.live.lifecycle import Lifecycle
 from notebookos_ext.live.moves import Moves
-from notebookos_ext.live.ports import Outlet, RouterCommands
+from notebookos_ext.live.parts import Part, Shared
 from notebookos_ext.live.prewarming import Prewarming
 from notebookos_ext.live.stored_kernels import StoredKernels
 from notebookos_ext.live.unprotected import Unprotected
 
 
-class Performer:
+class Performer(Part):
     """`perform(action)` for every action there is; never waits, posts what comes of it."""
 
     def __init__(
         self,
+        shared: Shared,
         *,
         attempts: Attempts,
         lifecycle: Lifecycle,
@@ -32,19 +30,8 @@ class Performer:
         prewarming: Prewarming,
         stored: StoredKernels,
         unprotected: Unprotected,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
-        clock: Clock,
-        outlet: Outlet,
     ) -> None:
-        self._fleet = fleet
-        self._router = router
-        self._records = records
-        self._chains = chains
-        self._clock = clock
-        self._outlet = outlet
+        super().__init__(shared)
         self._table: dict[type[Any], Callable[[Any], None]] = {
             actions.CallElection: attempts.call_election,
             actions.StartAttempt: attempts.start,

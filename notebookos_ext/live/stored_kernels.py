@@ -11,18 +11,16 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
 from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.errors import NotebookOSError, NotFound, Refused, Unavailable
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import KernelRecord, Restoration
 from notebookos_ext.live.lifecycle import Lifecycle
-from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
+from notebookos_ext.live.parts import Part, Shared
+from notebookos_ext.live.ports import Lives
 
 QUIET_S = 10.0
 """How long requests of clients may take to end before a kernel is not stored for now."""
@@ -33,31 +31,19 @@ LONGEST_PAUSE_S = 30.0
 log = logging.getLogger(__name__)
 
 
-class StoredKernels:
+class StoredKernels(Part):
     """Carries out StoreKernel and RestoreKernel; lives on the controller's thread."""
 
     def __init__(
         self,
+        shared: Shared,
         *,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
         lifecycle: Lifecycle,
         lives: Lives,
-        clock: Clock,
-        outlet: Outlet,
-        keeper: Keeper,
     ) -> None:
-        self._fleet = fleet
-        self._router = router
-        self._records = records
-        self._chains = chains
+        super().__init__(shared)
         self._lifecycle = lifecycle
         self._lives = lives
-        self._clock = clock
-        self._outlet = outlet
-        self._keeper = keeper
 
     # ---- into the store ---------------------------------------------------------------------
 

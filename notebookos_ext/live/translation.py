@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import events
 from notebookos_ext.cluster.gpu_rule import needed_gpus
 from notebookos_ext.cluster.messages import control as messages
@@ -27,7 +26,6 @@ from notebookos_ext.cluster.routing import (
 )
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.live.attempts import Attempts
-from notebookos_ext.live.fleet import Fleet
 from notebookos_ext.live.kernel_records import (
     CellRecord,
     CellState,
@@ -35,7 +33,8 @@ from notebookos_ext.live.kernel_records import (
     ReplicaProcess,
     first_line,
 )
-from notebookos_ext.live.ports import Lives, Outlet, RouterCommands
+from notebookos_ext.live.parts import Part, Shared
+from notebookos_ext.live.ports import Lives
 from notebookos_ext.live.prewarming import Prewarming
 
 ENDED: dict[str, CellState] = {"ok": "done", "error": "failed", "aborted": "aborted"}
@@ -43,28 +42,20 @@ ENDED: dict[str, CellState] = {"ok": "done", "error": "failed", "aborted": "abor
 log = logging.getLogger(__name__)
 
 
-class Translation:
+class Translation(Part):
     """One method per thing that can be said."""
 
     def __init__(
         self,
+        shared: Shared,
         *,
-        fleet: Fleet,
-        router: RouterCommands,
-        records: dict[KernelId, KernelRecord],
         attempts: Attempts,
         lives: Lives,
         prewarming: Prewarming,
-        clock: Clock,
-        outlet: Outlet,
     ) -> None:
-        self._fleet = fleet
-        self._router = router
-        self._records = records
+        super().__init__(shared)
         self._attempts = attempts
         self._lives = lives
-        self._clock = clock
-        self._outlet = outlet
         self._table: dict[type[Any], Callable[..., None]] = {
             CellArrived: self._cell_arrived,
             CellReplied: self._cell_replied,

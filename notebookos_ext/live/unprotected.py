@@ -10,18 +10,13 @@ from __future__ import annotations
 import logging
 import secrets
 
-from notebookos_ext.clock import Clock
 from notebookos_ext.cluster import actions, events, majority
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
-from notebookos_ext.cluster.state import ClusterView
 from notebookos_ext.errors import Infeasible, NotebookOSError, NotFound
-from notebookos_ext.live.chains import Chains
-from notebookos_ext.live.fleet import Fleet
-from notebookos_ext.live.keeping import Keeper
 from notebookos_ext.live.kernel_records import LOG_KEY_BYTES, CellRecord, KernelRecord
 from notebookos_ext.live.lifecycle import Lifecycle, opening
-from notebookos_ext.live.ports import Outlet
+from notebookos_ext.live.parts import Part, Shared
 
 ASK_S = 10.0
 PREPARE_S = 120.0
@@ -31,28 +26,16 @@ NAMED_CELLS = 5
 log = logging.getLogger(__name__)
 
 
-class Unprotected:
+class Unprotected(Part):
     """Lives on the controller's thread."""
 
     def __init__(
         self,
+        shared: Shared,
         *,
-        fleet: Fleet,
-        records: dict[KernelId, KernelRecord],
-        chains: Chains,
-        view: ClusterView,
-        clock: Clock,
-        outlet: Outlet,
-        keeper: Keeper,
         lifecycle: Lifecycle,
     ) -> None:
-        self._fleet = fleet
-        self._records = records
-        self._chains = chains
-        self._view = view
-        self._clock = clock
-        self._outlet = outlet
-        self._keeper = keeper
+        super().__init__(shared)
         self._lifecycle = lifecycle
 
     async def request(self, kernel: KernelId) -> None:
