@@ -192,9 +192,16 @@ class WriteAheadLog:
 
     def read_snapshot(self) -> Snapshot | None:
         """The snapshot that this log begins with. Raises CorruptRecord, StorageError."""
-        if self.snapshot is None:
+        ref = self.snapshot
+        if ref is None:
             return None
-        return read_snapshot(self.path.parent, self.snapshot)
+        try:
+            return read_snapshot(self.path.parent, ref)
+        except CorruptRecord:
+            if self.snapshot is ref:
+                raise
+        # Another thread has compacted the log meanwhile, and deleted that one.
+        return self.read_snapshot()
 
     def close(self) -> None:
         """Let go of the file; closing twice does nothing."""

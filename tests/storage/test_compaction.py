@@ -259,6 +259,27 @@ def test_on_a_full_disk_the_log_stays_as_it_was(
         assert holds(folder) == AFTER[changes]
 
 
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(tmp_path)
+    log.compact(log.keep(snapshot(4, b"old")))
+    assert log.snapshot is not None
+    path = tmp_path / log.snapshot.file_name
+    read = Path.read_bytes
+
+    def late(self: Path) -> bytes:
+        if self == path and path.exists():
+            log.compact(log.keep(snapshot(8, b"new")))
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", late)
+    found = log.read_snapshot()
+    assert found is not None
+    assert found.state == b"new"
+    log.close()
+
+
 def test_a_snapshot_that_is_damaged_or_gone_is_refused(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.compact(log.keep(snapshot(4)))
