@@ -64,11 +64,9 @@ class _Waiter(Generic[T]):
 class _Proposal(_Waiter[int]):
     """A payload on its way to being committed."""
 
-    def __init__(self, payload: bytes, since: int) -> None:
+    def __init__(self, payload: bytes) -> None:
         super().__init__()
         self.payload = payload
-        self.since = since
-        """How far the group had committed when the id was first proposed."""
         self.handed_on = False
 
 
@@ -113,12 +111,14 @@ class Asked:
         self._pump_soon = pump_soon
         self._proposals: dict[str, _Proposal] = {}
         self._first_proposed: dict[str, int] = {}
-        """Where the log was when an id was first proposed, until it is delivered."""
+        """Where the log was when an id was first handed on, until it is delivered."""
         self._reads: dict[str, _Read] = {}
         self._read_nonce = read_nonce
         self._read_count = 0
         self._handovers: dict[HostId, _Waiter[None]] = {}
         self._wishes: dict[Change, _Wish] = {}
+        self._done_index = node.log.delivered_index
+        """Up to here the application has everything; the step machine is ahead of it."""
 
     @property
     def is_waiting(self) -> bool:
@@ -128,13 +128,12 @@ class Asked:
     async def propose(self, payload: bytes, proposal_id: str, timeout_s: float) -> int:
         """See `ReplicatedLog.propose`."""
         self._check_working()
-        since = self._first_proposed.setdefault(proposal_id, self.node.heard_commit_index)
-        outcome = self.node.propose(proposal_id, payload, since)
-        if outcome is Proposed.COMMITTED:
-            return self.node.log.index_of(proposal_id) or 0
+        outcome = self._hand_on(proposal_id, payload)
+        if outcome is Proposed.COMMITTED and (index := self._known_at(proposal_id)):
+            return index
         if outcome is Proposed.EXPIRED:
             raise self._expired()
-        proposal = self._proposals.setdefault(proposal_id, _Proposal(payload, since))
+        proposal = self._proposals.setdefault(proposal_id, _Proposal(payload))
         proposal.handed_on |= outcome is not Proposed.REFUSED
         self._pump_soon()
         try:
@@ -211,6 +210,10 @@ class Asked:
 
     def finished(self, ready: Ready) -> None:
         """The member has done all of `ready`."""
+        if ready.snapshot is not None:
+            self._done_index = ready.snapshot.meta.index
+        if ready.committed:
+            self._done_index = ready.committed[-1].index
         for proposal_id in ready.expired:
             if proposal := self._proposals.get(proposal_id):
                 proposal.fail(self._expired())
@@ -221,7 +224,7 @@ class Asked:
             if read := self._reads.get(result.read_id):
                 read.index = result.index
         for read in self._reads.values():
-            if read.index is not None and read.index <= self.node.log.delivered_index:
+            if read.index is not None and read.index <= self._done_index:
                 read.finish(read.index)
 
     def delivered(self, entries: Iterable[Entry]) -> None:
@@ -252,10 +255,13 @@ class Asked:
         """Ask for whatever is still open."""
         for proposal_id, proposal in self._proposals.items():
             if proposal.is_open:
-                outcome = self.node.propose(proposal_id, proposal.payload, proposal.since)
+                outcome = self._hand_on(proposal_id, proposal.payload)
                 proposal.handed_on |= outcome is not Proposed.REFUSED
                 if outcome is Proposed.EXPIRED:
                     proposal.fail(self._expired())
+                elif outcome is Proposed.COMMITTED and (index := self._known_at(proposal_id)):
+                    # It came back in a snapshot.
+                    proposal.finish(index)
         for read_id, read in self._reads.items():
             if read.index is None:
                 self.node.read(read_id)
@@ -265,6 +271,23 @@ class Asked:
         for wish in self._wishes.values():
             if wish.is_open:
                 self._ask_for_change(wish)
+
+    def _hand_on(self, proposal_id: str, payload: bytes) -> Proposed:
+        """Propose it, as new unless this member has handed it on before.
+
+        What nobody was given yet can be in no log. A member that has just started knows of nothing
+        that was committed while it was away: to date the id then would make it look too old.
+        """
+        since = self._first_proposed.get(proposal_id, self.node.heard_commit_index)
+        outcome = self.node.propose(proposal_id, payload, since)
+        if outcome in {Proposed.APPENDED, Proposed.FORWARDED}:
+            self._first_proposed[proposal_id] = since
+        return outcome
+
+    def _known_at(self, proposal_id: str) -> int:
+        """Where the application got it; 0 if it has not."""
+        index = self.node.log.index_of(proposal_id) or 0
+        return index if index <= self._done_index else 0
 
     def _ask_for_handover(self, to: HostId) -> None:
         member = self._voter_on(to)

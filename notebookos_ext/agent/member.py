@@ -253,13 +253,15 @@ class Member:
         """Stop for good in this group, and tell what this member has of it.
 
         Who waits here, and who asks from now on, is told that there is no majority. Raises what
-        keeps the member from taking part already.
+        keeps the member from taking part already, and StorageError when a snapshot that just
+        arrived cannot be used.
         """
         self._require_working()
         self._fail(
             NoMajority(f"kernel {self.kernel}: its group is being left behind"), for_good=True
         )
         await self._settled()
+        self._hand_on_unsaved()
         log = self.node.log
         beyond = log.entries(log.delivered_index + 1, log.last_index)
         return Sealed(
@@ -267,6 +269,19 @@ class Member:
             tail=tuple(entry for entry in beyond if entry.is_proposal),
             term=self.node.term,
         )
+
+    def _hand_on_unsaved(self) -> None:
+        """Deliver what came with a save that was under way when this member was stopped.
+
+        It is committed, whatever became of that save, and the log counts it as delivered.
+        """
+        ready, self._unsaved = self._unsaved, None
+        if ready is None:
+            return
+        if ready.snapshot is not None and self._hooks is not None:
+            self.entries = []
+            self._hooks.restore(self.kernel, ready.snapshot.meta.index, ready.snapshot.state)
+        self._deliver([entry for entry in ready.committed if entry.is_proposal])
 
     async def close(self, *, delete: bool) -> None:
         """End it; whoever waits is told so."""

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from member_rig import HANG_S, HOSTS, A, B, C, Cluster, K, run, until
 
 from notebookos_ext.agent.compaction import RETAINED_ENTRIES, CompactionLimits
+from notebookos_ext.agent.member import INLINE_SAVE_BYTES_MAX
 from notebookos_ext.cluster.consensus.membership import Change, ChangeKind, Membership
-from notebookos_ext.cluster.consensus.messages import SnapshotChunk
+from notebookos_ext.cluster.consensus.messages import (
+    Append,
+    Entry,
+    Envelope,
+    HardState,
+    ReadAnswer,
+    SnapshotChunk,
+)
+from notebookos_ext.cluster.consensus.snapshot import OutgoingSnapshot, Snapshot, SnapshotMeta
 from notebookos_ext.errors import (
     CorruptRecord,
     InvalidRequest,
@@ -163,6 +175,147 @@ def test_a_proposal_so_old_that_nobody_can_tell_is_refused(tmp_path: Path) -> No
             await cluster[A].members.propose(K, b"old", "old", HANG_S)
 
     run(tmp_path, story, SMALL)
+
+
+def test_who_has_been_away_for_long_proposes_as_new_what_it_was_asked_before_anybody_led(
+    tmp_path: Path,
+) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        await propose(cluster, 1, 3)
+        await cluster[C].members.shut_down()
+        cluster.wire.separate(C)
+        del cluster.wire.hosts[C]
+        await propose(cluster, 4, RETAINED_ENTRIES + 60)
+        await until(lambda: cluster[A].members._members[K].node.log.base_index > 30)
+        log = cluster[A].members._members[K].node.log
+        # As after many more proposals than it remembers.
+        log.horizon = log.base_index
+        await cluster.start(C).members.open(K, HOSTS, campaign=False, is_new=False)
+        asked = asyncio.create_task(cluster[C].members.propose(K, b"new", "new", HANG_S))
+        await asyncio.sleep(0)
+        cluster.wire.rejoin(C)
+        assert await asked > log.horizon
+        assert cluster[C].state == [*payloads(RETAINED_ENTRIES + 60), b"new"]
+
+    run(tmp_path, story, SMALL)
+
+
+def test_who_waits_is_told_also_when_the_entry_comes_back_in_a_snapshot(tmp_path: Path) -> None:
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        await propose(cluster, 1, 3)
+        await until(lambda: cluster[C].state == payloads(3))
+        cluster.wire.separate(C)
+        asked = asyncio.create_task(cluster[C].members.propose(K, b"4", "id-4", HANG_S))
+        await propose(cluster, 4, 4)
+        await propose(cluster, 5, RETAINED_ENTRIES + 60)
+        await until(lambda: cluster[A].members._members[K].node.log.base_index > 30)
+        cluster.wire.rejoin(C)
+        assert await asked == cluster[A].members._members[K].node.log.index_of("id-4")
+        assert cluster[C].restored
+
+    run(tmp_path, story, SMALL)
+
+
+@pytest.mark.parametrize("came", ["entries", "snapshot"])
+def test_a_member_is_left_behind_with_what_came_with_a_save_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, came: str
+) -> None:
+    """What was committed counts in the group that goes on, however slow the disk is."""
+    go = threading.Event()
+    save = WriteAheadLog.save
+
+    def slow(
+        self: WriteAheadLog,
+        hard_state: HardState | None,
+        entries: Sequence[Entry],
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        if snapshot is not None or any(
+            len(entry.payload) > INLINE_SAVE_BYTES_MAX for entry in entries
+        ):
+            go.wait(HANG_S)
+        save(self, hard_state, entries, snapshot)
+
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        await propose(cluster, 1, 1)
+        await until(lambda: cluster[C].state == payloads(1))
+        cluster.wire.separate(C, noticed=False)
+        members, term = cluster[C].members, cluster[A].members.status(K).term
+        last = members.status(K).last_index
+        known = Entry(term, last + 1, "known", b"known")
+        large = Entry(term, last + 2, "large", bytes(INLINE_SAVE_BYTES_MAX + 1))
+        monkeypatch.setattr(WriteAheadLog, "save", slow)
+        if came == "entries":
+            first = Append(A, C, term, last, term, (known,), last)
+            second = Append(A, C, term, last + 1, term, (large,), last + 1)
+            members.receive(A, [Envelope(K, first)])
+            members.receive(A, [Envelope(K, second)])
+        else:
+            meta = SnapshotMeta(last + 1, term, Membership(HOSTS))
+            state = msgspec.msgpack.encode([b"1", b"known"])
+            chunk = OutgoingSnapshot(Snapshot(meta, state)).chunk(
+                sender=A, to=C, term=term, offset=0
+            )
+            members.receive(A, [Envelope(K, chunk)])
+        sealing = asyncio.create_task(members.seal(K))
+        await asyncio.sleep(0)
+        assert not sealing.done()
+        go.set()
+        sealed = await sealing
+        assert cluster[C].state == [b"1", b"known"]
+        assert sealed.tail == ((large,) if came == "entries" else ())
+
+    run(tmp_path, story, CompactionLimits())
+
+
+def test_a_read_waits_until_the_application_has_the_snapshot_that_answers_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when an earlier save, with which the read's index came, ends after it arrived."""
+    entries_may, snapshot_may = threading.Event(), threading.Event()
+    save = WriteAheadLog.save
+
+    def slow(
+        self: WriteAheadLog,
+        hard_state: HardState | None,
+        entries: Sequence[Entry],
+        snapshot: Snapshot | None = None,
+    ) -> None:
+        (entries_may if snapshot is None else snapshot_may).wait(HANG_S)
+        save(self, hard_state, entries, snapshot)
+
+    async def story(cluster: Cluster) -> None:
+        await cluster.open()
+        await propose(cluster, 1, 1)
+        await until(lambda: cluster[C].state == payloads(1))
+        cluster.wire.separate(C, noticed=False)
+        members, term = cluster[C].members, cluster[A].members.status(K).term
+        member, last = members._members[K], members.status(K).last_index
+        asked = asyncio.create_task(members.read_barrier(K, HANG_S))
+        await until(lambda: member.asked._reads)
+        monkeypatch.setattr(WriteAheadLog, "save", slow)
+        large = Entry(term, last + 1, "large", bytes(INLINE_SAVE_BYTES_MAX + 1))
+        answer = ReadAnswer(A, C, next(iter(member.asked._reads)), last + 1)
+        append = Append(A, C, term, last, term, (large,), last)
+        members.receive(A, [Envelope(K, append), Envelope(K, answer)])
+        meta = SnapshotMeta(last + 3, term + 1, Membership(HOSTS))
+        state = msgspec.msgpack.encode([b"1", b"known"])
+        chunk = OutgoingSnapshot(Snapshot(meta, state)).chunk(
+            sender=B, to=C, term=term + 1, offset=0
+        )
+        members.receive(B, [Envelope(K, chunk)])
+        assert member.node.log.delivered_index == last + 3
+        entries_may.set()
+        await until(lambda: member._unsaved is not None and member._unsaved.snapshot)
+        assert not asked.done()
+        snapshot_may.set()
+        await asked
+        assert cluster[C].state == [b"1", b"known"]
+
+    run(tmp_path, story, CompactionLimits())
 
 
 # ---- membership --------------------------------------------------------------------------------
