@@ -422,9 +422,8 @@ class HostAgent:
         name = kernel.kernel
         if name not in self._members.kernels or not self._members.status(name).failure:
             return
-        if self._regrouping.has_prepared(name):
-            # Its old member has nothing to say any more, and the new one is about to come.
-            return
+        # Who opens the old group again has given up the one that was prepared here, if any was.
+        self._regrouping.forget(name)
         await self._reopen(kernel)
 
     async def _reopen(self, kernel: HostedKernel) -> None:

@@ -66,12 +66,8 @@ class Regrouping:
         self._switched = switched
         self._prepared: dict[KernelId, _Prepared] = {}
 
-    def has_prepared(self, kernel: KernelId) -> bool:
-        """Whether the kernel's old member is sealed and its new one waits."""
-        return kernel in self._prepared
-
     def forget(self, kernel: KernelId) -> None:
-        """The kernel is closed here."""
+        """The kernel is closed here, or goes on in its old group."""
         self._prepared.pop(kernel, None)
 
     async def prepare(self, request: PrepareGroup) -> GroupPrepared:
@@ -79,8 +75,11 @@ class Regrouping:
         if isinstance(self._members, RaftosMembers):
             raise fixed(request.kernel)
         hosted = self._hosted(request.kernel)
-        sealed = await self._members.seal(request.kernel)
+        if self._prepared.pop(request.kernel, None) is not None:
+            # Whoever asked for that one never heard of it, and goes on with another key.
+            await self._reopen(hosted)
         try:
+            sealed = await self._members.seal(request.kernel)
             whole = hosted.history.with_tail(sealed.tail)
             if whole.is_restoring:
                 raise Unavailable(

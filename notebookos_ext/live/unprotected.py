@@ -7,13 +7,14 @@ which cell on something is lost.
 
 from __future__ import annotations
 
+import copy
 import logging
 import secrets
 
 from notebookos_ext.cluster import actions, events, majority
 from notebookos_ext.cluster.messages import control as messages
 from notebookos_ext.cluster.model import HostId, KernelId
-from notebookos_ext.errors import Infeasible, NotebookOSError, NotFound
+from notebookos_ext.errors import Infeasible, NotebookOSError, NotFound, StorageError
 from notebookos_ext.live.kernel_records import LOG_KEY_BYTES, CellRecord, KernelRecord
 from notebookos_ext.live.lifecycle import Lifecycle, opening
 from notebookos_ext.live.parts import Part, Shared
@@ -82,15 +83,45 @@ class Unprotected(Part):
             # Restarted or shut down meanwhile: its members are being closed.
             return
         record.leaving = False
-        if host is None or prepared is None:
-            self._stay(record, action, reason)
+        if host is not None and prepared is not None:
+            kernel = self._view.kernels.get(action.kernel)
+            record.wanted_replicas = 0 if kernel is None else kernel.next_replica_count
+            reason = self._written(record, key, host, action)
+        if host is None or prepared is None or reason:
+            await self._back(record, action, host)
+            if record.has_group(group):
+                self._stay(record, action, reason)
             return
-        kernel = self._view.kernels.get(action.kernel)
-        record.wanted_replicas = 0 if kernel is None else kernel.next_replica_count
         record.go_on(key, host, action.members)
-        self._keeper.keep(record, self._outlet.warn)
         await self._switch(record, host)
         self._tell(record, host, action, prepared)
+
+    def _written(
+        self, record: KernelRecord, key: bytes, host: HostId, action: actions.GoOnUnprotected
+    ) -> str:
+        """Write the new key down; why that cannot be done, empty when it was.
+
+        Without it a later controller would know the old group alone, and delete the new one's log.
+        """
+        heir = copy.copy(record)
+        heir.go_on(key, host, action.members)
+        try:
+            self._keeper.write(heir)
+        except StorageError as error:
+            return error.message
+        return ""
+
+    async def _back(
+        self, record: KernelRecord, action: actions.GoOnUnprotected, host: HostId | None
+    ) -> None:
+        """Have the survivor's member take part in the old group again, if it was sealed."""
+        if host is None or not self._fleet.has(host):
+            return
+        try:
+            request = opening(record, action.members, host)
+            await self._fleet.agent(host).request(request, messages.Done, ASK_S)
+        except NotebookOSError as error:
+            log.warning("%s has not gone back to %s: %s", host, record.kernel, error)
 
     async def _best(self, record: KernelRecord, action: actions.GoOnUnprotected) -> HostId | None:
         """Who has everything that any of them has: the one whose log ends last.

@@ -190,6 +190,36 @@ def test_what_cannot_be_founded_leaves_the_old_group_as_it_was(tmp_path: Path) -
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("again", ["opened", "prepared"])
+def test_who_did_not_hear_that_it_was_prepared_goes_on(tmp_path: Path, again: str) -> None:
+    """In the old group when others come back, or in a new one; its replica runs on."""
+
+    async def story() -> None:
+        async with Hosts(tmp_path, count=3) as hosts:
+            await hosts.open_kernel()
+            await hosts.launch(1, free=True)
+            await cell(hosts, "commit a", 1)
+            await lose_others(hosts)
+            await hosts["host-1"].request(PrepareGroup(KERNEL, b"l" * 32), GroupPrepared)
+            if again == "opened":
+                opening = OpenKernel(KERNEL, tuple(hosts.names), LOG_KEY, False, is_new=False)
+                await hosts["host-1"].request(opening, Done)
+                late = await hosts["host-1"].ask(SwitchGroup(KERNEL, b"l" * 32))
+                assert isinstance(late, Failure)
+                await bring_back(hosts)
+                for host in OTHERS:
+                    await hosts[host].request(opening, Done)
+            else:
+                await go_on(hosts)
+                assert groups(tmp_path, "host-1") == {group_of(NEW_KEY)}
+            await cell(hosts, "commit b", 2)
+            assert len([n for n in hosts["host-1"].notices if isinstance(n, ReplicaReady)]) == 1
+            await hosts.launch(1, free=True)
+            assert {"a", "b"} == set(hosts.applied(1))
+
+    asyncio.run(story())
+
+
 def test_a_group_that_was_prepared_and_never_used_is_forgotten(tmp_path: Path) -> None:
     async def story() -> None:
         async with Hosts(tmp_path, count=3) as hosts:

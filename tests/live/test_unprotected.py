@@ -12,9 +12,11 @@ import pytest
 from live_rig import HANG_S, Notebook, notebook, private_cluster, snapshot, until
 
 from notebookos_ext.cluster.model import KernelId
-from notebookos_ext.errors import Infeasible, NotFound
+from notebookos_ext.errors import Infeasible, NotFound, StorageFull
 from notebookos_ext.handlers.models import HostView
 from notebookos_ext.live.cluster_runtime import ClusterRuntime
+from notebookos_ext.live.keeping import Keeper
+from notebookos_ext.live.kernel_records import KernelRecord
 
 
 def host(cluster: ClusterRuntime, name: str) -> HostView:
@@ -156,6 +158,45 @@ def test_by_a_setting_it_goes_on_by_itself_and_says_what_is_lost() -> None:
             assert kernel.run("print(x, 'y' in globals())").text == "10 False\n"
             kernel.kill_executor()
             kernel.wait_for_replicas()
+
+
+def test_nobody_goes_on_where_the_new_key_cannot_be_written_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A later server would know the old group alone, and lose what the new one had."""
+
+    def full(_self: Keeper, _record: KernelRecord) -> None:
+        raise StorageFull("no space is left for the kernel's record; free some")
+
+    def warnings() -> list[str]:
+        return [w.message for w in snapshot(cluster).warnings]
+
+    with (
+        private_cluster(
+            hosts=3, max_hosts=3, poll_s=0.1, scheduling={"majority_grace_s": 0.5}
+        ) as cluster,
+        notebook(cluster) as kernel,
+    ):
+        kernel.wait_for_replicas()
+        kernel.run("x = [1]")
+        survivor = kernel.executor()
+        old = groups(cluster, kernel, survivor.host_id)
+        with gone(cluster, *others(kernel)):
+            until(lambda: kernel.view().can_continue, "a kernel that can go on")
+            monkeypatch.setattr(Keeper, "write", full)
+            go_on(kernel)
+            said = "could not go on unprotected: no space is left for the kernel's record"
+            until(lambda: any(said in message for message in warnings()), "the reason")
+            assert old <= groups(cluster, kernel, survivor.host_id)
+            view = until(lambda: (v := kernel.view()).can_continue and v, "another chance")
+            assert not view.unprotected
+            monkeypatch.undo()
+            go_on(kernel)
+            until(lambda: kernel.view().unprotected, "a kernel that goes on")
+            assert kernel.run("x.append(2); print(x)").text.endswith("[1, 2]\n")
+            assert [r.pid for r in kernel.view().replicas] == [survivor.pid]
+        whole_again(cluster, kernel, old)
+        assert kernel.run("print(x)").text == "[1, 2]\n"
 
 
 def test_of_two_survivors_the_one_that_knows_more_goes_on() -> None:
