@@ -19,7 +19,7 @@ from notebookos_ext.simulation.delays import Delays, read_delays
 from notebookos_ext.simulation.evaluation import Scope, evaluate
 from notebookos_ext.simulation.experiment import Outcome, compare, read_workload
 from notebookos_ext.simulation.faults import PRESETS, read_faults
-from notebookos_ext.simulation.machines import HostShape
+from notebookos_ext.simulation.machines import GIB, HostShape
 from notebookos_ext.simulation.plans import Plan, changed_options, usual_options
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.soak import soak
@@ -35,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"simulation: {error.message}", file=sys.stderr)
         if error.hint:
             print(error.hint, file=sys.stderr)
+        return 1
+    except OSError as problem:
+        print(f"simulation: cannot write {problem.filename}: {problem.strerror}", file=sys.stderr)
         return 1
 
 
@@ -88,6 +91,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--replicas", type=int, default=3, help="replicas of each kernel (3)")
     parser.add_argument("--hosts", default="4:30", metavar="MIN:MAX", help="cluster size (4:30)")
     parser.add_argument("--gpus-per-host", type=int, default=8)
+    parser.add_argument("--cores-per-host", type=int, default=64, help="cores (64)")
+    parser.add_argument("--gib-per-host", type=int, default=488, help="host memory (488)")
     parser.add_argument("--delays", type=Path, metavar="JSON", help="file that replaces delays")
     parser.add_argument(
         "--faults", default="none", help=f"{', '.join(PRESETS)} or a JSON object of rates"
@@ -104,12 +109,16 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
     least, _, most = str(arguments.hosts).partition(":")
-    if not least.isdigit() or not (most or least).isdigit():
+    if not _is_number(least) or not _is_number(most or least):
         raise InvalidRequest(f"--hosts is {arguments.hosts!r}; write it as MIN:MAX, such as 4:30")
     plan = Plan(
         policy=policy,
         replica_count=arguments.replicas,
-        shape=HostShape(gpus=arguments.gpus_per_host),
+        shape=HostShape(
+            gpus=arguments.gpus_per_host,
+            millicpus=1000 * arguments.cores_per_host,
+            memory_bytes=arguments.gib_per_host * GIB,
+        ),
         hosts_min=int(least),
         hosts_max=int(most or least),
         delays=read_delays(arguments.delays) if arguments.delays else Delays(),
@@ -119,6 +128,10 @@ def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
     )
     options = changed_options(usual_options(plan), arguments.options)
     return msgspec.structs.replace(plan, options=options)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -212,9 +225,11 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _soak(arguments: argparse.Namespace) -> int:
     first, _, beyond = str(arguments.seeds).partition(":")
-    if not first.isdigit() or not (beyond or "1").isdigit():
+    if not _is_number(first) or not _is_number(beyond or first):
         raise InvalidRequest(f"seeds are {arguments.seeds!r}; write 17 or 0:2000")
     seeds = range(int(first), int(beyond) if beyond else int(first) + 1)
+    if not seeds:
+        raise InvalidRequest(f"there are no seeds in {arguments.seeds}; the second must be larger")
     events = 0
     for seed in seeds:
         events += soak(seed, arguments.policy).events

@@ -48,12 +48,17 @@ class CostStudy(msgspec.Struct, frozen=True):
     @property
     def provider_saving_share(self) -> float:
         """How much less the provider pays, 0 … 1."""
-        return 1 - self.policy.provider / self.reservation.provider
+        return _less_share(self.policy.provider, self.reservation.provider)
 
     @property
     def users_saving_share(self) -> float:
         """How much less users pay, 0 … 1."""
-        return 1 - self.policy.users / self.reservation.users
+        return _less_share(self.policy.users, self.reservation.users)
+
+
+def _less_share(cost: float, than: float) -> float:
+    """0 where nothing was to be paid: no GPU was asked for, or they are given away."""
+    return 1 - cost / than if than else 0.0
 
 
 def study(

@@ -8,6 +8,7 @@ submission. Other columns are left alone.
 from __future__ import annotations
 
 import csv
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def read_csv(path: Path) -> Workload:
                 name,
                 _number(sessions_path, line, row, "start_s"),
                 _number(sessions_path, line, row, "end_s"),
-                int(_number(sessions_path, line, row, "gpus")),
+                _whole(sessions_path, line, row, "gpus"),
                 cells.pop(name, ()),
             )
         )
@@ -93,7 +94,7 @@ def _read_cells(path: Path) -> dict[str, tuple[PlannedCell, ...]]:
             (
                 _number(path, line, row, "submit_s"),
                 _number(path, line, row, "duration_s"),
-                int(_number(path, line, row, "gpus")),
+                _whole(path, line, row, "gpus"),
             )
         )
         think_s = _number(path, line, row, "think_after_s") if row.get("think_after_s") else None
@@ -115,12 +116,17 @@ def _read_cells(path: Path) -> dict[str, tuple[PlannedCell, ...]]:
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        # Spreadsheets begin UTF-8 with a mark that is no part of the first column's name.
+        with path.open(newline="", encoding="utf-8-sig") as file:
             yield from enumerate(csv.DictReader(file), start=2)
     except OSError as problem:
         raise InvalidRequest(
             f"cannot read {path}: {problem.strerror}; a CSV workload needs "
             f"NAME{SESSIONS_END} and NAME{TASKS_END} side by side"
+        ) from problem
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise InvalidRequest(
+            f"{path} is not a CSV file in UTF-8 ({problem}); save it as one"
         ) from problem
 
 
@@ -134,8 +140,18 @@ def _text(path: Path, line: int, row: dict[str, str], column: str) -> str:
 def _number(path: Path, line: int, row: dict[str, str], column: str) -> float:
     value = _text(path, line, row, column)
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidRequest(f"{path}, line {line}: {value!r} in column {column!r} is not a number")
+    return number
+
+
+def _whole(path: Path, line: int, row: dict[str, str], column: str) -> int:
+    number = _number(path, line, row, column)
+    if not number.is_integer():
         raise InvalidRequest(
-            f"{path}, line {line}: {value!r} in column {column!r} is not a number"
-        ) from None
+            f"{path}, line {line}: {number:g} in column {column!r} must be a whole number"
+        )
+    return int(number)

@@ -10,6 +10,8 @@ import msgspec
 from notebookos_ext.errors import InvalidRequest
 
 DRAWS_MAX = 10_000
+MU_MOST, SIGMA_MOST = 100.0, 10.0
+"""No time or rate of anything lies beyond; and values could become too large for a number."""
 
 
 class Exponential(
@@ -19,6 +21,11 @@ class Exponential(
 
     mean: float
     min: float = 0.0
+
+    def __post_init__(self) -> None:
+        # A ValueError here is told by the decoder with its place in the file.
+        if not 0 < self.mean < math.inf:
+            raise ValueError(f"the mean of an exponential is {self.mean:g}; it must be above 0")
 
     def draw(self, rng: random.Random) -> float:
         """One value."""
@@ -38,6 +45,9 @@ class Lognormal(
     min: float = 0.0
     max: float = math.inf
     redraw: bool = False
+
+    def __post_init__(self) -> None:
+        _check_lognormal(self.mu, self.sigma, self.min, self.max)
 
     def draw(self, rng: random.Random) -> float:
         """One value. Raises InvalidRequest when hardly any lies between `min` and `max`."""
@@ -69,11 +79,29 @@ class LognormalMixture(
     min: float = 0.0
     max: float = math.inf
 
+    def __post_init__(self) -> None:
+        if not len(self.weights) == len(self.mu) == len(self.sigma):
+            raise ValueError("a mixture needs as many weights as values of mu and of sigma")
+        if not all(weight >= 0 for weight in self.weights) or not sum(self.weights) > 0:
+            raise ValueError("the weights of a mixture must be 0 or more, and one above 0")
+        for mu, sigma in zip(self.mu, self.sigma, strict=True):
+            _check_lognormal(mu, sigma, self.min, self.max)
+
     def draw(self, rng: random.Random) -> float:
         """One value."""
         which = rng.choices(range(len(self.weights)), self.weights)[0]
         value = rng.lognormvariate(self.mu[which], self.sigma[which])
         return min(self.max, max(self.min, value))
+
+
+def _check_lognormal(mu: float, sigma: float, least: float, most: float) -> None:
+    if not abs(mu) <= MU_MOST or not 0 <= sigma <= SIGMA_MOST:
+        raise ValueError(
+            f"a lognormal has mu {mu:g} and sigma {sigma:g}; mu must be from {-MU_MOST:g} to "
+            f"{MU_MOST:g} and sigma from 0 to {SIGMA_MOST:g}"
+        )
+    if not least <= most:
+        raise ValueError(f"min is {least:g} and max is {most:g}; exchange them")
 
 
 Distribution = Exponential | Lognormal | LognormalMixture

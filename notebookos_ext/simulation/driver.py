@@ -8,6 +8,7 @@ over and its last cell has ended. What must hold is checked after every event.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -65,16 +66,12 @@ class Driver:
 
     def __init__(self, workload: Workload, plan: Plan, handled: Handled | None = None) -> None:
         """Raises InvalidRequest when the cluster could never run the workload."""
-        if workload.gpus_most > plan.shape.gpus:
-            raise InvalidRequest(
-                f"workload {workload.name} has a cell with {workload.gpus_most} GPUs, but hosts "
-                f"have {plan.shape.gpus}; use larger hosts"
-            )
         if not 1 <= plan.hosts_min <= plan.hosts_max:
             raise InvalidRequest(
                 f"the cluster has {plan.hosts_min} to {plan.hosts_max} hosts; "
                 "the first must be at least 1 and not above the second"
             )
+        _check_hosts_fit(workload, plan)
         self.workload, self.plan, self._handled = workload, plan, handled
         self.agenda = Agenda()
         self.recorder = Recorder()
@@ -90,6 +87,7 @@ class Driver:
         self._events = 0
         self._tick_due_s = 0.0
         self._tick_token = 0
+        self._rejected: Counter[str] = Counter()
         self._hear: dict[type, Callable[..., None]] = {
             a.CloseAttempt: self._attempt_is_closed,
             a.CellRejected: self._cell_is_over,
@@ -219,6 +217,7 @@ class Driver:
 
     def _kernel_is_rejected(self, action: a.KernelRejected) -> None:
         self.users.pop(action.kernel, None)
+        self._rejected[action.reason] += 1
 
     def _end_session(self, user: _User) -> None:
         del self.users[user.kernel]
@@ -231,6 +230,9 @@ class Driver:
         planned = self.workload.cell_count
         ended = sum(1 for c in self.recorder.cells if c.end not in ("", "lost"))
         run.unfinished_cells = planned - ended
+        run.problems += [
+            f"{count} sessions got no kernel: {reason}" for reason, count in self._rejected.items()
+        ]
         if self.users:
             names = ", ".join(list(self.users)[:5])
             run.problems.append(
@@ -241,3 +243,20 @@ class Driver:
             if record.kernel not in self.users:
                 raise Defect(f"cell {record.cell} of {record.kernel} was submitted and never ended")
         return run
+
+
+def _check_hosts_fit(workload: Workload, plan: Plan) -> None:
+    shape = plan.shape
+    if workload.gpus_most > shape.gpus:
+        raise InvalidRequest(
+            f"workload {workload.name} has a cell with {workload.gpus_most} GPUs, but hosts "
+            f"have {shape.gpus}; use larger hosts"
+        )
+    for session in workload.sessions:
+        if session.cpus * 1000 > shape.millicpus or session.memory_bytes > shape.memory_bytes:
+            raise InvalidRequest(
+                f"session {session.session} of workload {workload.name} asks for "
+                f"{session.cpus:g} cores and {session.memory_bytes / 1e9:g} GB, but hosts have "
+                f"{shape.millicpus / 1000:g} and {shape.memory_bytes / 1e9:g} GB; "
+                "use larger hosts"
+            )

@@ -87,7 +87,9 @@ def read_workload(name: str, *, seed: int = 0) -> Workload:
         return replay(path)[-1].workload(path.stem)
     if path.suffix == ".json":
         return _read_json(path, seed)
-    if path.suffix == ".csv" or path.with_name(f"{path.name}_sessions.csv").is_file():
+    if path.suffix == ".csv" or (
+        path.name and path.with_name(f"{path.name}_sessions.csv").is_file()
+    ):
         return read_csv(path)
     raise InvalidRequest(
         f"there is no workload {name!r}; use {' or '.join(built_in())}, or the path of "

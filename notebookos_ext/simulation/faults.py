@@ -75,6 +75,8 @@ def read_faults(name_or_json: str) -> Faults:
     for field in faults.__struct_fields__:
         if getattr(faults, field) < 0:
             raise InvalidRequest(f"{field} is {getattr(faults, field)}; it must be 0 or more")
+        if field.endswith("_share") and getattr(faults, field) > 1:
+            raise InvalidRequest(f"{field} is {getattr(faults, field)}; a share is at most 1")
     return faults
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from notebookos_ext.cluster.options import MOST_S
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.distributions import Distribution, Lognormal
 from notebookos_ext.simulation.workload import (
@@ -24,6 +25,8 @@ from notebookos_ext.simulation.workload import (
 
 FOLDER = Path(__file__).with_name("profiles")
 DAY_S = 24 * HOUR_S
+CELLS_MOST = 200_000
+"""In one session: one every 40 s for 90 days, which no user keeps up."""
 
 
 class Growing(
@@ -36,6 +39,12 @@ class Growing(
     initial: int
     target: int
     lifetime_mean_s: float
+
+    def __post_init__(self) -> None:
+        if self.initial < 0 or self.target < 0 or not self.lifetime_mean_s > 0:
+            raise ValueError(
+                "arrivals that grow need initial and target from 0 and a lifetime_mean_s above 0"
+            )
 
     def times_s(self, horizon_s: float, rng: random.Random) -> list[float]:
         """Starts of sessions, earliest first."""
@@ -58,6 +67,13 @@ class Calendar(
     sessions_per_day: float
     weekday_factors: tuple[float, ...] = (1.0,)
     hour_factors: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        factors = (*self.weekday_factors, *self.hour_factors)
+        if self.sessions_per_day < 0 or not all(factor >= 0 for factor in factors):
+            raise ValueError("sessions_per_day and all factors must be 0 or more")
+        if not self.weekday_factors or not sum(self.hour_factors) > 0:
+            raise ValueError("a calendar needs a weekday factor, and an hour factor above 0")
 
     def times_s(self, horizon_s: float, rng: random.Random) -> list[float]:
         """Starts of sessions, earliest first."""
@@ -132,12 +148,17 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self, start_s: float, end_s: float, gpus: int, rng: random.Random
     ) -> list[PlannedCell]:
         likely = self.think.break_probability.draw(rng)
-        cells = []
+        cells: list[PlannedCell] = []
         submit_s = start_s + self.first_cell_after_s.draw(rng)
         while submit_s < end_s:
             whole_s = self.duration_s.draw(rng)
             think_s = self.think.think_s(whole_s, likely, rng)
             # What still runs at the horizon counts only up to it.
+            if len(cells) >= CELLS_MOST:
+                raise InvalidRequest(
+                    f"profile {self.name}: a session has more than {CELLS_MOST:,} cells; "
+                    "let them or the pauses between them take longer"
+                )
             cells.append(
                 PlannedCell(submit_s, min(whole_s, self.horizon_s - submit_s), gpus, think_s)
             )
@@ -169,9 +190,13 @@ def read_profile(name_or_path: str) -> Profile:
 
 def check_profile(profile: Profile) -> Profile:
     """The profile itself. Raises InvalidRequest for what no generator could follow."""
-    if not profile.horizon_s > 0:
-        raise InvalidRequest(f"profile {profile.name}: horizon_s must be above 0")
-    if not profile.gpus or not all(g.isdigit() and w >= 0 for g, w in profile.gpus.items()):
+    if not 0 < profile.horizon_s <= MOST_S:
+        raise InvalidRequest(
+            f"profile {profile.name}: horizon_s must be above 0 and up to {MOST_S:g}"
+        )
+    numbers = all(g.isascii() and g.isdigit() and len(g) <= 6 for g in profile.gpus)
+    weights = profile.gpus.values()
+    if not numbers or not all(w >= 0 for w in weights) or not sum(weights) > 0:
         raise InvalidRequest(
             f"profile {profile.name}: gpus must give a weight for each number of GPUs, "
             'such as {"1": 0.7, "8": 0.3}'
@@ -185,6 +210,8 @@ def _poisson(
     rate: Callable[[float], float], highest: float, horizon_s: float, rng: random.Random
 ) -> list[float]:
     """Arrivals of a Poisson process whose rate changes: drawn at the highest rate, then thinned."""
+    if not highest > 0:
+        return []
     times = []
     at_s = rng.expovariate(highest)
     while at_s < horizon_s:

@@ -87,7 +87,10 @@ class Replayed:
 
 
 def replay(path: Path, *, check_all: bool = False) -> list[Replayed]:
-    """Every life in the journal. Raises what `read_journal` does, and Defect for a broken rule."""
+    """Every life in the journal, at least one.
+
+    Raises what `read_journal` does, InvalidRequest for none, and Defect for a broken rule.
+    """
     lives: list[Replayed] = []
     for record in read_journal(path):
         if isinstance(record, JournalHead):
@@ -105,6 +108,8 @@ def replay(path: Path, *, check_all: bool = False) -> list[Replayed]:
         life.length_s = max(life.length_s, shifted.at)
         _note(life, shifted)
         life.recorder.observe(shifted, actions)
+    if not lives:
+        raise InvalidRequest(f"the journal {path} is empty; there is nothing to replay")
     return lives
 
 

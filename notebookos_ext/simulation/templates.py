@@ -2,7 +2,8 @@
 
 The newer keys are `cpus`, `memory`, `gpus`, the older `millicpus`, `mem_usage_mb`, `num_gpus`;
 times are in ticks of 60 s; the GPUs that count are the entries of `gpu_utilizations`; hand-made
-templates give millicpus and MB where those derived from traces give cores and GB.
+templates give millicpus and MB where those derived from traces give cores and GB. Small numbers
+alone do not tell them apart: hand-made ones of the original ask for 100 millicpus.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.workload import (
+    MOST_BYTES,
     PlannedSession,
     Workload,
     check_workload,
@@ -21,7 +23,9 @@ from notebookos_ext.simulation.workload import (
 
 TICK_S = 60.0
 CORES_BELOW = 256
-"""A template whose largest `cpus` is below this gives whole cores and GB, else millicpus and MB."""
+"""Cores and GB it is when no `cpus` reaches this, and they are not whole or sessions say their most
+as those from traces do; else millicpus and MB.
+"""
 
 
 class Utilization(msgspec.Struct, frozen=True):
@@ -121,10 +125,11 @@ def read_store(path: Path) -> RemoteStorage | None:
 
 
 def _gives_cores(template: Template) -> bool:
-    largest = max(
-        (training.cpus for s in template.sessions for training in s.trainings), default=0.0
+    all_cpus = [training.cpus for s in template.sessions for training in s.trainings]
+    from_trace = any(s.max_resource_request is not None for s in template.sessions) or any(
+        not cpus.is_integer() for cpus in all_cpus
     )
-    return largest < CORES_BELOW
+    return from_trace and max(all_cpus, default=0.0) < CORES_BELOW
 
 
 def _session(path: Path, session: TemplateSession, *, cores: bool) -> PlannedSession:
@@ -154,4 +159,6 @@ def _host_needs(
     cpus = max([t.cpus for t in trainings] + [most.cpus if most is not None else 0.0])
     memory = max([t.memory for t in trainings] + [most.memory if most is not None else 0.0])
     per_core, unit_bytes = (1.0, 1e9) if cores else (1000.0, 1e6)
-    return max(older, cpus / per_core), int(max(older_bytes, memory * unit_bytes))
+    return max(older, cpus / per_core), round(
+        min(MOST_BYTES, max(older_bytes, memory * unit_bytes))
+    )

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from notebookos_ext.cluster.options import MOST_GPUS, MOST_S
 from notebookos_ext.errors import InvalidRequest
 
 HOUR_S = 3600.0
+MOST_BYTES = 2.0**60
 
 
 class PlannedCell(msgspec.Struct, frozen=True):
@@ -139,13 +141,26 @@ def close_loop(
 def check_workload(workload: Workload) -> Workload:
     """The workload itself. Raises InvalidRequest with the first thing that makes no sense in it."""
     where = f"workload {workload.name}"
-    if not workload.horizon_s > 0:
-        raise InvalidRequest(f"{where} lasts {workload.horizon_s} s; give it a length above 0")
+    if not 0 < workload.horizon_s <= MOST_S:
+        raise InvalidRequest(
+            f"{where} lasts {workload.horizon_s:g} s; give it a length above 0 and up to {MOST_S:g}"
+        )
     names: set[str] = set()
     for session in workload.sessions:
         if session.session in names:
             raise InvalidRequest(f"{where} has two sessions called {session.session!r}; rename one")
         names.add(session.session)
+        if not (0 <= session.start_s <= MOST_S and 0 <= session.end_s <= MOST_S):
+            raise InvalidRequest(
+                f"{where}: session {session.session} is there from {session.start_s:g} s to "
+                f"{session.end_s:g} s; times must be from 0 to {MOST_S:g} s"
+            )
+        if not (0 <= session.gpus <= MOST_GPUS and session.cpus >= 0 and session.memory_bytes >= 0):
+            raise InvalidRequest(
+                f"{where}: session {session.session} asks for {session.gpus} GPUs, "
+                f"{session.cpus:g} cores and {session.memory_bytes} bytes of memory; none may be "
+                f"below 0, and GPUs at most {MOST_GPUS}"
+            )
         if session.end_s < session.start_s:
             raise InvalidRequest(
                 f"{where}: session {session.session} ends at {session.end_s} s, "
@@ -157,7 +172,16 @@ def check_workload(workload: Workload) -> Workload:
 
 def _check_cells(where: str, session: PlannedSession) -> None:
     for number, cell in enumerate(session.cells):
-        if cell.duration_s <= 0 or cell.gpus < 0 or cell.think_after_s < 0:
+        if not 0 <= cell.submit_s <= MOST_S:
+            raise InvalidRequest(
+                f"{where}: cell {number} of session {session.session} is submitted at "
+                f"{cell.submit_s:g} s; times must be from 0 to {MOST_S:g} s"
+            )
+        if not (
+            0 < cell.duration_s <= MOST_S
+            and 0 <= cell.gpus <= MOST_GPUS
+            and 0 <= cell.think_after_s <= MOST_S
+        ):
             raise InvalidRequest(
                 f"{where}: cell {number} of session {session.session} has "
                 f"{cell.duration_s} s on {cell.gpus} GPUs and {cell.think_after_s} s of think "

@@ -91,7 +91,14 @@ def test_soak_lives_one_seed(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (["run", "idlt17h5", "--options", '{"idle_s": "x"}'], "do not fit"),
         (["compare", "idlt17h5", "--policies", "best"], "there is no policy 'best'"),
+        (["run", ""], "there is no workload ''"),
+        (["run", "."], "there is no workload '.'"),
+        (["run", "idlt17h5", "--hosts", "²:4"], "MIN:MAX"),
+        (["run", "idlt17h5", "--hosts", "1:" + "9" * 5000], "MIN:MAX"),
+        (["run", "idlt17h5", "--faults", '{"refusal_share": 1.5}'], "a share is at most 1"),
         (["soak", "x"], "write 17 or 0:2000"),
+        (["soak", "²"], "write 17 or 0:2000"),
+        (["soak", "5:2"], "there are no seeds in 5:2"),
         (["replay", "nowhere.journal"], "cannot read the journal"),
     ],
 )
@@ -100,6 +107,25 @@ def test_what_makes_no_sense_is_said_in_a_sentence(
 ) -> None:
     assert main(words) == 1
     assert says in capsys.readouterr().err
+
+
+def test_a_file_where_a_folder_should_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.write_text("")
+    assert main(["generate", "idlt17h5", "--out", str(taken)]) == 1
+    assert f"cannot write {taken}: File exists" in capsys.readouterr().err
+
+
+def test_an_empty_journal_is_nothing_to_replay(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "empty.journal"
+    path.write_bytes(b"")
+    for command in ("replay", "run"):
+        assert main([command, str(path)]) == 1
+        assert "is empty" in capsys.readouterr().err
 
 
 def test_delays_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,11 +102,29 @@ def test_a_workload_that_no_host_can_run_is_refused() -> None:
         run_plan(workload, FIXED)
 
 
+def test_a_session_that_asks_for_more_cores_than_a_host_has_is_refused() -> None:
+    large = msgspec.structs.replace(session("a", PlannedCell(1.0, 1.0, 1)), cpus=65.0)
+    with pytest.raises(InvalidRequest, match="asks for 65 cores"):
+        run_plan(Workload("w", 9.0, (large,)), FIXED)
+    hungry = msgspec.structs.replace(large, cpus=1.0, memory_bytes=10**12)
+    with pytest.raises(InvalidRequest, match="1000 GB"):
+        run_plan(Workload("w", 9.0, (hungry,)), FIXED)
+
+
+def test_a_workload_without_gpus_costs_nobody_anything_but_hosts() -> None:
+    outcome = one_host(msgspec.structs.replace(session("a", PlannedCell(600.0, 100.0, 0)), gpus=0))
+    found = outcome.cost(Prices())
+    assert found.reservation.provider == found.reservation.users == 0
+    assert found.provider_saving_share == found.users_saving_share == 0
+
+
 def test_a_kernel_that_is_rejected_leaves_its_cells_unfinished() -> None:
     plan = msgspec.structs.replace(FIXED, replica_count=2)
     workload = Workload("w", 900.0, (session("a", PlannedCell(1.0, 1.0, 1)),))
     outcome = run_plan(workload, plan)
     assert outcome.figures.counts["kernels rejected"] == 1
+    (problem,) = outcome.run.problems
+    assert problem.startswith("1 sessions got no kernel: ")
     assert outcome.figures.unfinished_cells == 1
 
 

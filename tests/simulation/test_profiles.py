@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.distributions import Lognormal, percentile
-from notebookos_ext.simulation.profiles import read_profile
+from notebookos_ext.simulation.profiles import Calendar, Growing, read_profile
 from notebookos_ext.simulation.workload import bounds
 
 DRAWS = 200_000
@@ -77,8 +78,6 @@ def test_a_seed_repeats_itself_and_another_does_not() -> None:
 
 
 def test_sessions_that_never_train() -> None:
-    import msgspec
-
     profile = msgspec.structs.replace(read_profile("idlt17h5"), never_trains_share=1.0)
     assert profile.generate(1).cell_count == 0
 
@@ -109,6 +108,56 @@ def test_a_bad_profile_is_named(tmp_path: Path, change: str, says: str) -> None:
     path.write_text(text.replace(change, says))
     with pytest.raises(InvalidRequest, match="profile"):
         read_profile(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "to", "says"),
+    [
+        ('{ "1": 0.7, "4": 0.145, "8": 0.155 }', '{"1": 0}', "gpus must give a weight"),
+        ('{ "1": 0.7, "4": 0.145, "8": 0.155 }', '{"²": 1}', "gpus must give a weight"),
+        ('"horizon_s": 63000', '"horizon_s": 1e300', "horizon_s must be"),
+        ('"mean": 208800', '"mean": 0', "mean of an exponential is 0"),
+        ('"mu": 4.718499', '"mu": 5000', "a lognormal has mu 5000"),
+        ('"sigma": 0.95', '"sigma": -1', "sigma -1"),
+        ('"mu": [4.481, ', '"mu": [', "as many weights"),
+        ("[0.763, 0.198132, 0.038868]", "[0, 0, 0]", "weights of a mixture"),
+        ('"min": 5,', '"min": 50000,', "exchange them"),
+        ('"lifetime_mean_s": 208800', '"lifetime_mean_s": 0', "lifetime_mean_s above 0"),
+        ('"initial": 10', '"initial": -10', "initial and target from 0"),
+        (
+            '{ "kind": "growing", "initial": 10, "target": 90, "lifetime_mean_s": 208800 }',
+            '{"kind": "calendar", "sessions_per_day": -3}',
+            "must be 0 or more",
+        ),
+        (
+            '{ "kind": "growing", "initial": 10, "target": 90, "lifetime_mean_s": 208800 }',
+            '{"kind": "calendar", "sessions_per_day": 3, "hour_factors": []}',
+            "an hour factor above 0",
+        ),
+    ],
+)
+def test_what_no_generator_could_follow_is_said(
+    tmp_path: Path, change: str, to: str, says: str
+) -> None:
+    text = Path(read_profile.__globals__["FOLDER"] / "idlt17h5.json").read_text()
+    assert change in text
+    path = tmp_path / "p.json"
+    path.write_text(text.replace(change, to), encoding="utf-8")
+    with pytest.raises(InvalidRequest, match=says):
+        read_profile(str(path))
+
+
+def test_a_session_without_end_to_its_cells_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notebookos_ext.simulation.profiles.CELLS_MOST", 3)
+    with pytest.raises(InvalidRequest, match="more than 3 cells"):
+        read_profile("idlt17h5").generate(1)
+
+
+def test_nobody_comes_without_arrivals() -> None:
+    nobody = msgspec.structs.replace(read_profile("idlt17h5"), arrivals=Growing(0, 0, 1.0))
+    assert nobody.generate(1).sessions == ()
+    nobody = msgspec.structs.replace(nobody, arrivals=Calendar(0.0))
+    assert nobody.generate(1).sessions == ()
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:

@@ -104,6 +104,49 @@ def test_a_bad_csv_is_named(tmp_path: Path, sessions: str, tasks: str, says: str
         read_csv(path)
 
 
+@pytest.mark.parametrize(
+    ("sessions", "tasks", "says"),
+    [
+        ("1,nan,9,1\n", "", "'nan' in column 'start_s' is not a number"),
+        ("1,0,inf,1\n", "", "'inf' in column 'end_s' is not a number"),
+        ("1,0,9,nan\n", "", "not a number"),
+        ("1,0,9,1.5\n", "", "must be a whole number"),
+        ("1,0,9,-1\n", "", "none may be below 0"),
+        ("1,-5,9,1\n", "", "times must be from 0"),
+        ("1,0,1e300,1\n", "", "a length above 0 and up to"),
+        ("1,0,9,1\n", "1,-1,2,1\n", "submitted at -1 s"),
+        ("1,0,9,1\n", "1,1,inf,1\n", "not a number"),
+        ("1,0,9,1\n", "1,1,2,1.5\n", "must be a whole number"),
+        ("1,0,9,1\n", "1,1,1e300,1\n", "durations must be above 0"),
+    ],
+)
+def test_numbers_that_nobody_could_mean_are_refused(
+    tmp_path: Path, sessions: str, tasks: str, says: str
+) -> None:
+    path = write(
+        tmp_path,
+        "session,start_s,end_s,gpus\n" + sessions,
+        "session,submit_s,duration_s,gpus\n" + tasks,
+    )
+    with pytest.raises(InvalidRequest, match=says):
+        read_csv(path)
+
+
+@pytest.mark.parametrize("content", [b"session\n\xff\n", b"session\n" + b"x" * 140_000 + b"\n"])
+def test_what_is_no_csv_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = write(tmp_path, "session,start_s,end_s,gpus\n1,0,9,1\n", "")
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequest, match="not a CSV file in UTF-8"):
+        read_csv(path)
+
+
+def test_csv_from_a_spreadsheet_begins_with_a_mark(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "\ufeffsession,start_s,end_s,gpus\n1,0,9,1\n", "\ufeffsession,submit_s\n"
+    )
+    assert read_csv(path).sessions[0].session == "1"
+
+
 def test_a_missing_csv_says_what_belongs_together(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="side by side"):
         read_csv(tmp_path / "none_sessions.csv")
@@ -143,6 +186,17 @@ def test_templates_from_traces_are_in_cores_and_gigabytes() -> None:
     assert (session.cpus, session.memory_bytes) == (69.0, 477_000_000_000)
     assert session.gpus == 8
     assert session.cells[0].gpus == 1
+
+
+def test_small_whole_numbers_of_a_template_made_by_hand_are_millicpus(tmp_path: Path) -> None:
+    path = tmp_path / "by_hand.json"
+    path.write_text(
+        '{"sessions": [{"id": "s", "start_tick": 1, "stop_tick": 12, "trainings": '
+        '[{"start_tick": 2, "duration_in_ticks": 2, "cpus": 100, "memory": 250, '
+        '"gpu_utilizations": [{}]}]}]}'
+    )
+    (session,) = read_template(path).sessions
+    assert (session.cpus, session.memory_bytes) == (0.1, 250_000_000)
 
 
 @pytest.mark.parametrize(
