@@ -17,6 +17,7 @@ import msgspec
 from notebookos_ext.cluster.model import HostId, KernelId, KernelSpec
 from notebookos_ext.cluster.snapshots import StoredState
 from notebookos_ext.errors import UNREADABLE, StorageError
+from notebookos_ext.storage.durable import flush_folder
 from notebookos_ext.storage.private_files import write_private
 
 FORMAT = 1
@@ -101,7 +102,9 @@ class KeptKernels:
         if not re.fullmatch(r"\w[\w.-]*", kept.spec.kernel):
             raise StorageError(f"{kept.spec.kernel!r} cannot be the name of a kernel's record")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._folder.exists():
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                flush_folder(self._folder.parent)
             write_private(self._path(kept.spec.kernel), msgspec.json.encode(kept).decode())
         except OSError as error:
             raise StorageError(

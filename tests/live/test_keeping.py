@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from lossy_disk import LossyDisk
 
 from notebookos_ext.cluster.entries import ChunkRef
 from notebookos_ext.cluster.model import HostId, KernelId, KernelSpec
@@ -51,6 +52,24 @@ def keep(folder: Path, *kernels: str) -> None:
     keeper = Keeper(KeptKernels(folder), Disk(), keep_days=1)
     for kernel in kernels:
         keeper.keep(record(kernel), lambda message, _: pytest.fail(message))
+
+
+def test_what_is_kept_is_kept_over_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its key opens logs, and the logs of a former key may be deleted as soon as it is written."""
+    root = tmp_path / "state"
+    root.mkdir()
+    disk = LossyDisk(root, monkeypatch)
+    kept = KeptKernels(root / "kernels")
+    first, second = record("k"), record("k")
+    assert first.log_key != second.log_key
+    for made in (first, second):
+        kept.put(made.kept())
+        left = disk.after_power_cut(tmp_path / "left", newest_names=False)
+        (found,), problems = KeptKernels(left / "kernels").all()
+        assert found.log_key == made.log_key
+        assert problems == []
 
 
 def former(keeper: Keeper) -> list[str]:
