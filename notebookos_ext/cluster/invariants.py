@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from notebookos_ext.cluster.hosts import Share, load_key
@@ -22,6 +23,7 @@ def check(state: ClusterState) -> None:
         *_moves(state),
         *_majorities(state),
         *_waiting(state),
+        *_quotas(state),
         *(problem for kernel in state.kernels.values() for problem in _kernel(state, kernel)),
     ]
     if problems:
@@ -54,6 +56,20 @@ def _may_reserve(state: ClusterState, kernel: Kernel, host: HostId) -> bool:
         return host in kernel.members and bool(kernel.waiting)
     migration = kernel.migration
     return migration is not None and migration.cell is not None and migration.target == host
+
+
+def _quotas(state: ClusterState) -> Iterator[str]:
+    options = state.options
+    if not options.quota and not options.quotas:
+        return
+    held: Counter[str] = Counter()
+    for kernel in state.kernels.values():
+        if kernel.attempt is not None:
+            held[kernel.user] += len(kernel.attempt.devices)
+    for user, gpus in held.items():
+        quota = options.quotas.get(user, options.quota)
+        if quota and gpus > quota:
+            yield f"cells of {user} hold {gpus} GPUs, and may hold {quota}"
 
 
 def _moves(state: ClusterState) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from notebookos_ext.cluster.gpus import RESERVED
 from notebookos_ext.cluster.placement import gpus_text
 from notebookos_ext.cluster.policies.base import Reject, Wait
 from notebookos_ext.cluster.queueing import WaitingCell
@@ -25,7 +26,7 @@ def hold_back(turn: Turn, kernel: Kernel, waiting: WaitingCell) -> Wait | None:
     quota, gpus = _quota(turn, kernel), waiting.cell.gpus
     if not quota:
         return None
-    held = _held(turn, kernel.user)
+    held = _held(turn, kernel)
     if held + gpus <= quota:
         return None
     turn.state.over_quota.setdefault(kernel.user, set()).add(kernel.id)
@@ -47,16 +48,24 @@ def look_again(turn: Turn, kernel: Kernel) -> None:
         turn.state.dirty.update(over.pop(kernel.user, ()))
 
 
-def _held(turn: Turn, user: str) -> int:
-    """What the user's cells hold, and what is set apart for those whose replica is on its way."""
+def _held(turn: Turn, kernel: Kernel) -> int:
+    """What the cells of the kernel's user hold, what is set apart for those whose replica is on its
+    way, and what those will hold whose executor is being elected.
+
+    What is set apart for the kernel's own cell is what the question is about.
+    """
     state = turn.state
     held = 0
     for kernel_id in state.active:
         other = state.kernels[kernel_id]
-        if other.user != user:
+        if other.user != kernel.user:
             continue
         if other.attempt is not None:
             held += len(other.attempt.devices)
-        elif other.migration is not None and other.migration.cell is not None:
-            held += other.gpus_active
+        elif other is kernel:
+            continue
+        elif other.election is not None and other.waiting:
+            held += other.waiting[0].cell.gpus
+        elif not turn.policy.keeps_gpus:
+            held += len(state.pool.held_by(other.id, RESERVED))
     return held

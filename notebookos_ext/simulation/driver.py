@@ -154,6 +154,7 @@ class Driver:
     # ---- users
 
     def _begin_session(self, session: PlannedSession) -> None:
+        number = self._to_come
         self._to_come -= 1
         kernel = KernelId(f"k{session.session}")
         user = _User(session, kernel)
@@ -165,6 +166,7 @@ class Driver:
             session.gpus,
             millicpus=round(session.cpus * 1000),
             memory_bytes=session.memory_bytes,
+            user=f"user-{number % self.plan.users}" if self.plan.users else "",
         )
         self.say(e.KernelRequested(spec, self.agenda.now_s))
         if kernel not in self.users:

@@ -34,6 +34,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     faults: Faults = Faults()
     options: Options | None = None
     """What the scheduler may do; None for what its policy is usually run with."""
+    users: int = 0
+    """So many people have the sessions, in turn; 0: each session is somebody else's."""
     seed: int = 0
     check_all: bool = False
     """Check the scheduler's whole state after each event, not only what the world can tell."""

@@ -67,6 +67,7 @@ def _plan(seed: int, policy: str | None) -> Plan:
         seed=seed,
         check_all=True,
         tick_s=20.0,
+        users=rng.choice((0, 2)),
     )
     usual = usual_options(plan)
     scaler = None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from builders import Cluster
 
 from notebookos_ext.cluster.invariants import check
 from notebookos_ext.cluster.model import DeviceId, HostId, HostState, KernelId, ReplicaState
+from notebookos_ext.cluster.options import Options
 from notebookos_ext.cluster.replicas import Phase
 from notebookos_ext.cluster.state import ClusterState
 from notebookos_ext.errors import Defect
@@ -134,4 +136,14 @@ def test_a_spoiled_state_is_found_out(spoil: Callable[[ClusterState], None], wor
     check(state)
     spoil(state)
     with pytest.raises(Defect, match=words):
+        check(state)
+
+
+def test_what_a_user_holds_is_counted_over_all_kernels() -> None:
+    cluster = Cluster(gpus=2, options=Options(quota=2))
+    cluster.kernel()
+    cluster.run("c1", 2)
+    state = cluster.scheduler.state
+    state.options = msgspec.structs.replace(state.options, quotas={"k": 1})
+    with pytest.raises(Defect, match="cells of k hold 2 GPUs, and may hold 1"):
         check(state)
