@@ -116,7 +116,7 @@ class TimelineHandler(_AccountHandler):
 
     def _points(self) -> int:
         asked = self.get_query_argument("points", str(POINTS))
-        count = int(asked) if asked.isdecimal() else 0
+        count = int(asked) if asked.isdecimal() and len(asked) <= len(str(POINTS_MOST)) else 0
         if not 1 <= count <= POINTS_MOST:
             raise InvalidRequest(
                 f"points is {asked!r}; it must be a whole number from 1 to {POINTS_MOST}"

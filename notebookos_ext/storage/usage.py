@@ -177,7 +177,7 @@ class UsageLedger:
     def timeline(self, *, since: float, until: float, points: int) -> list[GpuPoint]:
         """GPUs that were there and that were bound, in so many equal parts of the window.
 
-        The window begins no earlier than the record does.
+        The window begins no earlier than the record does. Nothing for one that has no length.
         """
         try:
             rows = self._db.execute(_GPUS, {"since": since, "until": until}).fetchall()
@@ -187,6 +187,8 @@ class UsageLedger:
             return []
         since = max(since, min(row[0] for row in rows))
         width_s = (until - since) / points
+        if not width_s > 0:
+            return []
         parts = [_Part() for _ in range(points)]
         for begin, end, provisioned, bound in rows:
             first = min(int((begin - since) / width_s), points - 1)

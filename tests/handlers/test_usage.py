@@ -46,7 +46,7 @@ async def test_gpus_over_time_are_told_in_as_many_points(jp_fetch: Any) -> None:
     assert found.since <= found.until
 
 
-@pytest.mark.parametrize("points", ["0", "1001", "-1", "many"])
+@pytest.mark.parametrize("points", ["0", "1001", "-1", "many", "9" * 5000])
 async def test_a_wrong_number_of_points_is_told(jp_fetch: Any, points: str) -> None:
     with pytest.raises(HTTPClientError) as refused:
         await jp_fetch("notebookos", "api", "usage", "timeline", params={"points": points})

@@ -174,4 +174,5 @@ def test_gpus_over_time_are_means_over_what_is_on_record(ledger: UsageLedger) ->
     (gap,) = ledger.timeline(since=129.0, until=139.0, points=1)
     assert (gap.provisioned, gap.bound) == (8.0, 4.0)
     assert ledger.timeline(since=131.0, until=139.0, points=3) == []
+    assert ledger.timeline(since=120.0, until=120.0, points=3) == []
     assert ledger.timeline(since=120.0, until=150.0, points=3)[1] == GpuPoint(130.0, *[None] * 3)

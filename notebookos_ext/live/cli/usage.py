@@ -50,12 +50,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def since(text: str, now: float) -> float:
-    """`text` as seconds since the epoch: so long before now, or a date of the local time zone."""
-    if match := re.fullmatch(r"(\d+)([mhdw])", text):
-        return now - int(match[1]) * UNITS_S[match[2]]
+    """`text` as seconds since the epoch: so long before now, or a date of the local time zone.
+
+    0 for what lies before it. Raises InvalidRequest.
+    """
+    if match := re.fullmatch(r"(\d{1,9})([mhdw])", text):
+        return max(0.0, now - int(match[1]) * UNITS_S[match[2]])
     try:
-        return dt.datetime.fromisoformat(text).astimezone().timestamp()
-    except ValueError:
+        return max(0.0, dt.datetime.fromisoformat(text).astimezone().timestamp())
+    except (ValueError, OverflowError):
         raise InvalidRequest(
             f"--since is {text!r}; give a date such as 2026-11-30 or a duration such as 12h or 7d"
         ) from None
