@@ -326,6 +326,8 @@ def _finish(turn: Turn, kernel: Kernel, attempt: Attempt, outcome: Outcome) -> N
     if replica is not None and replica.state is EXECUTING:
         turn.step(replica, Step.RETURNED)
     _give_back(turn, kernel, attempt)
+    if kernel.id in turn.state.short:
+        settling.reserve(turn, kernel)
     if attempt.retry and outcome is Outcome.LOST:
         _wait_again(turn, kernel, attempt.waiting)
     elif not turn.policy.keeps_replicas:

@@ -202,8 +202,12 @@ def kernel_settings_changed(turn: Turn, event: KernelSettingsChanged) -> None:
     if event.gpus_per_cell is not None:
         kernel.set_gpus_per_cell(event.gpus_per_cell)
         turn.state.promise_anew(kernel)
-        if turn.policy.keeps_gpus and kernel.placed and kernel.attempt is None:
-            settling.reserve(turn, kernel)
+        if turn.policy.keeps_gpus and kernel.placed:
+            if kernel.attempt is None:
+                settling.reserve(turn, kernel)
+            else:
+                # What the cell runs on stays as it is; the rest follows when it has ended.
+                turn.state.short[kernel.id] = None
     if event.replica_count in REPLICA_COUNTS and (
         kernel.placed or event.replica_count <= turn.state.max_hosts
     ):
