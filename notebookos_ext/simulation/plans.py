@@ -91,7 +91,7 @@ def _replicated(scaler: AutoscalerOptions, plan: Plan) -> Options:
 
 def _pooled(scaler: AutoscalerOptions, plan: Plan) -> Options:
     # Thrift first: replicas come from the pool in half a second, so hosts may be few and full.
-    thrifty = msgspec.structs.replace(scaler, least_hosts=1, spread=0.25, keep_s=240.0)
+    thrifty = msgspec.structs.replace(scaler, least_hosts=1, spread=0.25, keep_s=260.0)
     prewarm = PrewarmOptions(
         rule=PrewarmRule.MINIMUM, per_host=8, start_s=plan.delays.replica_start_cold_s
     )
