@@ -39,6 +39,7 @@ from notebookos_ext.cluster.model import HostId, KernelId, ReplicaId
 from notebookos_ext.cluster.snapshots import KernelSnapshot
 from notebookos_ext.errors import (
     NoMajority,
+    NotebookOSError,
     NotFound,
     OutcomeUnknown,
     Refused,
@@ -73,6 +74,7 @@ class ReplicatedLogs(Protocol):
     ) -> int: ...
     def committed_from(self, kernel: KernelId, index: int) -> Sequence[Entry]: ...  # noqa: D102
     async def read_barrier(self, kernel: KernelId) -> int: ...  # noqa: D102
+    async def transfer_leadership(self, kernel: KernelId, to: HostId) -> None: ...  # noqa: D102
 
 
 class HostTools(msgspec.Struct, frozen=True):
@@ -110,6 +112,8 @@ class HostedKernel:
         self._closed = False
         self._told_lead: tuple[ReplicaSession, ReplicaId] | None = None
         """The last process here that knows of a leader, and that leader."""
+        self._led_attempt = 0
+        """The last one with which the replica here became the executor."""
         self._told_ballots = (0, 0)
         """Of which attempt how many ballots were told."""
 
@@ -213,11 +217,26 @@ class HostedKernel:
         session.feed.pump()
         self._progress_soon()
         lead = self.history.ledger.lead
+        if lead is not None and lead.replica == session.launch.replica:
+            self._lead_soon(lead.attempt)
         if lead is not None and (session, lead.replica) != self._told_lead:
             # Once per leader, not per cell.
             mine = lead.replica == session.launch.replica
             if mine or session.feed.stand_down(lead, self.history.folded_index):
                 self._told_lead = (session, lead.replica)
+
+    def _lead_soon(self, attempt: int) -> None:
+        """The group's leader follows the executor, whose entries then cost one round trip."""
+        if attempt > self._led_attempt:
+            self._led_attempt = attempt
+            self.spawn(self._lead_here())
+
+    async def _lead_here(self) -> None:
+        try:
+            await self.tools.members.transfer_leadership(self.kernel, self.tools.host)
+        except NotebookOSError as error:
+            # Slower, not worse: the executor's entries go by way of another host.
+            log.info("kernel %s is not led from its executor's host: %s", self.kernel, error)
 
     def _tell_ballots(self) -> None:
         """Each once, in log order; every host tells all of them, so that none waits for another."""

@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from host_agents import KERNEL, Hosts, begin, kill, on_hosts, until
+from host_agents import HANG_S, KERNEL, Hosts, begin, kill, on_hosts, until
 
+from notebookos_ext.cluster.consensus.ready import Role
 from notebookos_ext.cluster.messages.control import (
     AgentWarning,
     AttemptBegun,
@@ -17,8 +18,10 @@ from notebookos_ext.cluster.messages.control import (
     Done,
     InterruptReplica,
     LoseAttempt,
+    MemberReports,
     NamespaceReport,
     NewEpoch,
+    ReadMembers,
     ReleaseDevices,
     ReplicaExited,
     ReplicaProgress,
@@ -65,6 +68,24 @@ async def test_a_cell_is_led_committed_and_applied_on_the_standbys(hosts: Hosts)
     assert COMMITTED in hosts.replica_log(1)
     progress = await hosts["host-3"].notice(ReplicaProgress, lambda n: n.applied == n.committed > 0)
     assert progress.replica == replica_id(KERNEL, 3)
+
+
+@on_hosts(count=3, replicas=3)
+async def test_the_leader_of_the_group_follows_the_executor(hosts: Hosts) -> None:
+    async def leads(host: str) -> bool:
+        told = await hosts[host].request(ReadMembers(), MemberReports)
+        return told.members[0].role is Role.LEADER
+
+    for attempt, replica in enumerate((2, 3, 1), 1):
+        host = f"host-{replica}"
+        await hosts[host].request(
+            begin(f"commit x{attempt}", attempt, replica=replica), AttemptBegun
+        )
+        await hosts[host].notice(AttemptEnded, lambda n, a=attempt: n.attempt == a)
+        async with asyncio.timeout(HANG_S):
+            while not await leads(host):  # noqa: ASYNC110 - as in `until`
+                await asyncio.sleep(0.01)
+    await until(lambda: hosts.applied(2) == ["x2", "x3"])
 
 
 @on_hosts(count=3, replicas=3)
