@@ -225,6 +225,10 @@ def _run_or_wait(
         *_, best, devices = min(options)
         return Run(best, devices)
     line_at = tuple(r.host for r in live)
+    soon = next((r for r in allowed if _starts_with(view, kernel, r, cell.gpus, kept)), None)
+    if cell.gpus > 0 and soon is not None and kernel.migration is None:
+        # Another one would have to start as well, and to catch up besides.
+        return Wait(f"replica {soon.number} on {soon.host} is starting", line_at)
     if cell.gpus > 0 and (move := _move(view, kernel, waiting, kept, at, line_at)) is not None:
         return move
     if not live or cell.gpus == 0:
@@ -338,6 +342,15 @@ def _could_ever(kernel: Kernel, cell: Cell, replica: Replica) -> bool:
 
 def _live(view: ClusterView, replica: Replica) -> bool:
     return replica.state is ReplicaState.IDLE and view.hosts[replica.host].ready
+
+
+def _starts_with(
+    view: ClusterView, kernel: Kernel, replica: Replica, gpus: int, kept: Collection[DeviceId]
+) -> bool:
+    """Whether it will have the GPUs once it has started."""
+    if replica.state is not ReplicaState.STARTING or not view.hosts[replica.host].ready:
+        return False
+    return _devices_for(view, kernel, replica, gpus, kept) is not None
 
 
 def _gives_back(view: ClusterView, kernel: Kernel, cell: Cell, replica: Replica, at: float) -> bool:
