@@ -17,12 +17,13 @@ from notebookos_ext.simulation.cost import Prices
 from notebookos_ext.simulation.csv_form import write_csv
 from notebookos_ext.simulation.delays import Delays, read_delays
 from notebookos_ext.simulation.evaluation import Scope, evaluate
-from notebookos_ext.simulation.experiment import Outcome, compare, read_workload
-from notebookos_ext.simulation.faults import PRESETS, read_faults
+from notebookos_ext.simulation.experiment import Outcome, compare, read_workload, store_of
+from notebookos_ext.simulation.faults import PRESETS, Faults, read_faults
 from notebookos_ext.simulation.machines import GIB, HostShape
 from notebookos_ext.simulation.plans import Plan, changed_options, usual_options
 from notebookos_ext.simulation.replay import replay
 from notebookos_ext.simulation.soak import soak
+from notebookos_ext.simulation.templates import with_store, with_store_failures
 from notebookos_ext.simulation.workload import HOUR_S
 
 
@@ -95,7 +96,8 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gib-per-host", type=int, default=488, help="host memory (488)")
     parser.add_argument("--delays", type=Path, metavar="JSON", help="file that replaces delays")
     parser.add_argument(
-        "--faults", default="none", help=f"{', '.join(PRESETS)} or a JSON object of rates"
+        "--faults",
+        help=f"{', '.join(PRESETS)} or a JSON object of rates (none but what a template says)",
     )
     parser.add_argument(
         "--options", default="{}", metavar="JSON", help="replace what the scheduler may do"
@@ -111,6 +113,9 @@ def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
     least, _, most = str(arguments.hosts).partition(":")
     if not _is_number(least) or not _is_number(most or least):
         raise InvalidRequest(f"--hosts is {arguments.hosts!r}; write it as MIN:MAX, such as 4:30")
+    delays, faults = Delays(), Faults()
+    if (store := store_of(arguments.workload)) is not None:
+        delays, faults = with_store(delays, store), with_store_failures(faults, store)
     plan = Plan(
         policy=policy,
         replica_count=arguments.replicas,
@@ -121,8 +126,8 @@ def _plan(arguments: argparse.Namespace, policy: str) -> Plan:
         ),
         hosts_min=int(least),
         hosts_max=int(most or least),
-        delays=read_delays(arguments.delays) if arguments.delays else Delays(),
-        faults=read_faults(arguments.faults),
+        delays=read_delays(arguments.delays) if arguments.delays else delays,
+        faults=read_faults(arguments.faults) if arguments.faults is not None else faults,
         seed=arguments.seed,
         check_all=arguments.check,
     )

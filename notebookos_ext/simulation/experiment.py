@@ -15,7 +15,7 @@ from notebookos_ext.simulation.figures import Figures, figures
 from notebookos_ext.simulation.plans import Plan
 from notebookos_ext.simulation.profiles import built_in, read_profile
 from notebookos_ext.simulation.replay import replay
-from notebookos_ext.simulation.templates import read_template
+from notebookos_ext.simulation.templates import RemoteStorage, read_store, read_template
 from notebookos_ext.simulation.workload import HOUR_S, Workload, bounds
 from notebookos_ext.storage.journal import VERSION, JournalHead, JournalWriter
 
@@ -97,12 +97,22 @@ def read_workload(name: str, *, seed: int = 0) -> Workload:
     )
 
 
+def store_of(name: str) -> RemoteStorage | None:
+    """The store that a workload names, as templates may. Raises InvalidRequest."""
+    path = Path(name)
+    is_file = name not in built_in() and path.suffix == ".json"
+    return read_store(path) if is_file and _is_template(path) else None
+
+
 def _read_json(path: Path, seed: int) -> Workload:
+    return read_template(path) if _is_template(path) else read_profile(str(path)).generate(seed)
+
+
+def _is_template(path: Path) -> bool:
     try:
-        is_template = b'"sessions"' in path.read_bytes()
+        return b'"sessions"' in path.read_bytes()
     except OSError as problem:
         raise InvalidRequest(f"cannot read {path}: {problem.strerror}") from problem
-    return read_template(path) if is_template else read_profile(str(path)).generate(seed)
 
 
 def _named(progress: Callable[[str, float, int], None], name: str) -> Callable[[float, int], None]:

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 
 from notebookos_ext.errors import InvalidRequest
+from notebookos_ext.simulation.delays import Delays
+from notebookos_ext.simulation.faults import Faults
 from notebookos_ext.simulation.workload import (
     MOST_BYTES,
     PlannedSession,
@@ -72,11 +74,13 @@ class TemplateSession(msgspec.Struct, frozen=True):
 
 
 class RemoteStorage(msgspec.Struct, frozen=True, rename="camel"):
-    """The store a template asks for, rates in bytes/s."""
+    """The store a template asks for, rates in bytes/s; 0 where it does not say."""
 
     name: str = ""
     download_rate: float = 0.0
     upload_rate: float = 0.0
+    download_rate_variance_percentage: float = 0.0
+    upload_rate_variance_percentage: float = 0.0
     read_failure_chance_percentage: float = 0.0
     write_failure_chance_percentage: float = 0.0
 
@@ -122,6 +126,38 @@ def read_store(path: Path) -> RemoteStorage | None:
     except (OSError, msgspec.DecodeError) as problem:
         raise InvalidRequest(f"{path} is not a workload template: {problem}") from problem
     return template.store or template.store_snake
+
+
+def with_store(delays: Delays, store: RemoteStorage) -> Delays:
+    """The delays with what the template says of its store. Raises InvalidRequest."""
+    spreads = (store.download_rate_variance_percentage, store.upload_rate_variance_percentage)
+    spread = max(spreads)
+    if not (
+        0 <= min(spreads) <= spread < 100 and store.download_rate >= 0 and store.upload_rate >= 0
+    ):
+        raise InvalidRequest(
+            f"the template's store {store.name!r} has rates of {store.download_rate:g} and "
+            f"{store.upload_rate:g} bytes/s that vary by {spread:g} %; rates must be 0 or more "
+            "and vary by less than 100 %"
+        )
+    return msgspec.structs.replace(
+        delays,
+        store_download_bytes_per_s=store.download_rate or delays.store_download_bytes_per_s,
+        store_upload_bytes_per_s=store.upload_rate or delays.store_upload_bytes_per_s,
+        store_rate_spread=spread / 100 or delays.store_rate_spread,
+    )
+
+
+def with_store_failures(faults: Faults, store: RemoteStorage) -> Faults:
+    """The faults with the share of transfers that the template lets fail. Raises InvalidRequest."""
+    chances = (store.read_failure_chance_percentage, store.write_failure_chance_percentage)
+    percentage = max(chances)
+    if not 0 <= min(chances) <= percentage < 100:
+        raise InvalidRequest(
+            f"the template's store {store.name!r} fails for {min(chances):g} to "
+            f"{percentage:g} % of transfers; it is tried until it works, so use 0 to below 100"
+        )
+    return msgspec.structs.replace(faults, store_failure_share=percentage / 100)
 
 
 def _gives_cores(template: Template) -> bool:

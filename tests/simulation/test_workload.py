@@ -8,7 +8,15 @@ import pytest
 
 from notebookos_ext.errors import InvalidRequest
 from notebookos_ext.simulation.csv_form import read_csv, write_csv
-from notebookos_ext.simulation.templates import read_store, read_template
+from notebookos_ext.simulation.delays import Delays
+from notebookos_ext.simulation.faults import Faults
+from notebookos_ext.simulation.templates import (
+    RemoteStorage,
+    read_store,
+    read_template,
+    with_store,
+    with_store_failures,
+)
 from notebookos_ext.simulation.workload import (
     PlannedCell,
     PlannedSession,
@@ -170,6 +178,41 @@ def test_the_newer_dialect_of_templates() -> None:
     store = read_store(DATA / "newer_dialect.json")
     assert store is not None
     assert store.upload_rate == 125e6
+
+
+def test_the_store_of_a_template_takes_the_place_of_ours() -> None:
+    store = RemoteStorage("S3", 2.5e9, 1.25e9, 4.0, 5.0, 1.0, 2.0)
+    found = with_store(Delays(), store)
+    rates = (found.store_download_bytes_per_s, found.store_upload_bytes_per_s)
+    assert rates == (2.5e9, 1.25e9)
+    assert found.store_rate_spread == 0.05
+    assert with_store_failures(Faults(), store).store_failure_share == 0.02
+    assert with_store(Delays(), RemoteStorage("says nothing")) == Delays()
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        RemoteStorage("S3", -1.0),
+        RemoteStorage("S3", download_rate_variance_percentage=100.0),
+        RemoteStorage("S3", upload_rate_variance_percentage=-1.0),
+    ],
+)
+def test_rates_that_cannot_be_are_refused(store: RemoteStorage) -> None:
+    with pytest.raises(InvalidRequest, match="the template's store 'S3'"):
+        with_store(Delays(), store)
+
+
+@pytest.mark.parametrize(
+    "store",
+    [
+        RemoteStorage("S3", write_failure_chance_percentage=100.0),
+        RemoteStorage("S3", read_failure_chance_percentage=-1.0),
+    ],
+)
+def test_a_store_that_never_works_is_refused(store: RemoteStorage) -> None:
+    with pytest.raises(InvalidRequest, match="the template's store 'S3'"):
+        with_store_failures(Faults(), store)
 
 
 def test_the_older_dialect_of_templates() -> None:
