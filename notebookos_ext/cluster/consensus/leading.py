@@ -51,6 +51,7 @@ class Leadership:
         self._beat_due = False
         self._window_ticks = 0
         self._transfer_target: str | None = None
+        self._transfer_failed: str | None = None
         self._transfer_ticks = 0
         self._handover_sent = False
         self._outgoing: OutgoingSnapshot | None = None
@@ -155,8 +156,18 @@ class Leadership:
         return self._reads_alone()
 
     def transfer(self, target: str) -> None:
-        """Hand over to `target` once it has everything; given up after an election time-out."""
+        """Hand over to `target` once it has everything; given up after an election time-out.
+
+        Who asks again gives it no more time, nor a second chance before it has caught up:
+        meanwhile nothing is accepted.
+        """
         if target == self._me or target not in self._voters:
+            return
+        if target == self._transfer_target:
+            self._handover_sent = False
+            return
+        behind = self._followers[target].match_index < self._log.last_index
+        if behind and target == self._transfer_failed:
             return
         self._transfer_target = target
         self._transfer_ticks = 0
@@ -220,7 +231,7 @@ class Leadership:
         if self.transferring:
             self._transfer_ticks += 1
             if self._transfer_ticks >= election_ticks:
-                self._transfer_target = None
+                self._transfer_failed, self._transfer_target = self._transfer_target, None
         for progress in self._followers.values():
             progress.tick(self._log.last_index, election_ticks)
         self._let_go(election_ticks)

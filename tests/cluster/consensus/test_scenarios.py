@@ -772,6 +772,29 @@ def test_a_handover_to_a_dead_member_is_given_up() -> None:
     assert group.propose("a", "z") is Proposed.APPENDED
 
 
+def test_who_asks_for_a_handover_again_and_again_holds_nobody_up() -> None:
+    group = Group()
+    group.elect("a")
+    # Nobody is told that it is lost.
+    group.isolate("c")
+    group.propose("a", "x")
+    group.settle()
+    outcomes = []
+    for turn in range(4 * group.timing.election_ticks):
+        group.node("b").transfer("c")
+        group.pump("b")
+        group.tick_all()
+        outcomes.append(group.propose("a", f"y{turn}"))
+        group.settle()
+    assert outcomes.count(Proposed.REFUSED) <= group.timing.election_ticks
+    group.heal()
+    group.tick_all(2 * group.timing.heartbeat_ticks)
+    group.node("b").transfer("c")
+    group.pump("b")
+    group.settle()
+    assert group.leaders() == ["c"], "it has caught up"
+
+
 def test_the_member_that_should_lead_asks_the_leader() -> None:
     group = Group()
     group.elect("a")
