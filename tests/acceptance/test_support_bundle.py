@@ -67,8 +67,11 @@ def test_what_users_wrote_named_or_computed_is_not_in_it(
             server.wait_for_replicas(kernel)
             tab.reply(tab.execute("raise KeyError('PLANTraised')"))
             tab.reply(tab.execute("PLANTname; os.kill(os.getpid(), 9)"))
-            until(lambda: server.replicas(kernel), "replicas are shown")
             tab.run("print(PLANTname)")
+            until(
+                lambda: server.replicas(kernel)[0]["member"],
+                "the hosts have been asked how their members are",
+            )
         state = tmp_path / "data" / "notebookos"
         where = ["--state-folder", str(state), "--server", server.url, "--token", server.token]
         assert cli.main(["support-bundle", "--output", str(bundle), *where]) == 0
