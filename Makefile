@@ -177,8 +177,9 @@ fix: $(STAMPS)/installed-dev node_modules/.made ## Let the linters and formatter
 	@$(BIN)/ruff format .
 	@jlpm run lint
 
-bench: $(STAMPS)/installed-dev ## Measure against plain ipykernel; prints ratios
+bench: $(STAMPS)/bench $(STAMPS)/raftos ## Measure against plain ipykernel, and consensus beside PySyncObj; prints ratios
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.consensus
 	@$(BIN)/python -m benchmarks.transport
 	@$(BIN)/python -m benchmarks.scheduler
 

@@ -28,8 +28,8 @@ class ConnectionOwner(Protocol):
         """This host."""
         ...
 
-    def stranger_came(self, connection: PeerConnection) -> bool:
-        """A connection that has proved nothing yet; False if it must go."""
+    def stranger_came(self, connection: PeerConnection) -> None:
+        """A connection that has proved nothing yet; the owner may close it at any time."""
         ...
 
     def connection_opened(self, connection: PeerConnection, host: HostId) -> None:
@@ -61,13 +61,11 @@ class PeerConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is there: shake hands, or be turned away."""
+        """The socket is there: shake hands."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=SENT_AHEAD_BYTES)
         _send_no_further_ahead(self._transport)
-        if not self._owner.stranger_came(self):
-            self.close()
-            return
+        self._owner.stranger_came(self)
         self._deadline = asyncio.get_running_loop().call_later(HANDSHAKE_S, self.close)
         if opening := self.channel.opening():
             self._transport.write(opening)

@@ -115,7 +115,8 @@ class PeerTransport:
         self._diallers: dict[HostId, asyncio.Task[None]] = {}
         self._pinger: asyncio.Task[None] | None = None
         self._connections: dict[HostId, PeerConnection] = {}
-        self._strangers: set[PeerConnection] = set()
+        self._strangers: dict[PeerConnection, None] = {}
+        """Who has proved nothing yet, oldest first."""
         self._to_flush: set[HostId] = set()
         self._flush_due = False
         self._dropped: dict[HostId, int] = {}
@@ -225,16 +226,20 @@ class PeerTransport:
             failures = 0 if connection.was_up else failures + 1
             await asyncio.sleep(back_off_s(failures, self._rng))
 
-    def stranger_came(self, connection: PeerConnection) -> bool:
-        """A connection that has proved nothing yet; False if there are too many of them."""
+    def stranger_came(self, connection: PeerConnection) -> None:
+        """A connection that has proved nothing yet; where there are too many, the oldest goes.
+
+        A peer proves itself in milliseconds: whoever only holds connections open keeps none out.
+        """
         if len(self._strangers) >= _STRANGERS_MAX:
-            return False
-        self._strangers.add(connection)
-        return True
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.close()
+        self._strangers[connection] = None
 
     def connection_opened(self, connection: PeerConnection, host: HostId) -> None:
         """Both ends have proved the token."""
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         if former := self._connections.get(host):
             former.close()
             self.connection_ended(former)
@@ -244,7 +249,7 @@ class PeerTransport:
 
     def connection_ended(self, connection: PeerConnection) -> None:
         """It is of no use any more."""
-        self._strangers.discard(connection)
+        self._strangers.pop(connection, None)
         host = HostId(connection.channel.peer)
         if self._connections.get(host) is connection:
             del self._connections[host]

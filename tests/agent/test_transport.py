@@ -263,20 +263,25 @@ def test_garbage_and_idlers_are_turned_away(
     run(story())
 
 
-def test_strangers_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_that_prove_nothing_keep_no_peer_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transport_module, "_STRANGERS_MAX", 2)
 
     async def story() -> None:
-        b = Recorder(B, str(tmp_path / "b.peer"))
+        a, b = Recorder(A, str(tmp_path / "a.peer")), Recorder(B, str(tmp_path / "b.peer"))
         await b.transport.start()
         idle = [await asyncio.open_unix_connection(b.transport.address) for _ in range(3)]
         async with asyncio.timeout(HANG_S):
-            done, _ = await asyncio.wait(
-                [asyncio.create_task(reader.read(1)) for reader, _ in idle],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        assert len(done) == 1
-        await b.transport.close()
+            # The third made the first one go.
+            assert await idle[0][0].read(1) == b""
+            await a.transport.start()
+            peers = {A: a.transport.address, B: b.transport.address}
+            for recorder in (a, b):
+                recorder.transport.set_peers(peers)
+            await until(lambda: a.transport.up == {B} and b.transport.up == {A})
+        for recorder in (a, b):
+            await recorder.transport.close()
         for _, writer in idle:
             writer.close()
             await asyncio.wait([asyncio.ensure_future(writer.wait_closed())])
