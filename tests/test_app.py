@@ -66,6 +66,16 @@ def test_small_frames_are_sent_at_once_unless_another_class_was_chosen(
 
 
 @contextmanager
+def with_ctrl_c() -> Iterator[None]:
+    """What is started here hears SIGINT, which all that a shell runs in the background ignores."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def server(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], dict[str, Any]]]:
     """`jupyter server` on folders of its own; its description once it listens."""
     env = {
@@ -74,7 +84,7 @@ def server(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes
         "JUPYTER_DATA_DIR": str(folder / "data"),
         "JUPYTER_CONFIG_DIR": str(folder / "config"),
     }
-    with (folder / "log").open("wb") as log, subprocess.Popen(
+    with (folder / "log").open("wb") as log, with_ctrl_c(), subprocess.Popen(
         [
             sys.executable, "-m", "jupyter_server", "--no-browser", "--ServerApp.port=0",
             "--ServerApp.allow_root=True", f"--ServerApp.root_dir={folder}", *options,

@@ -66,10 +66,12 @@ class Accounting:
 
     def close(self, at: float) -> None:
         """Return when everything is written, lives up to `at` included. Nobody observes now."""
-        if records := [*self._meter.finish(at), *self._occupancy.finish(at)]:
-            self._writer.submit(self._write, records)
-        self._writer.submit(self._close)
+        # What was observed before is written first. It may be the end of the interpreter, which
+        # takes no more work for other threads.
         self._writer.shutdown()
+        if records := [*self._meter.finish(at), *self._occupancy.finish(at)]:
+            self._write(records)
+        self._close()
 
     def _open(self) -> UsageLedger:
         if self._ledger is None:

@@ -9,6 +9,7 @@ when the agents' short lease runs out.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import logging
 import os
@@ -159,13 +160,13 @@ class ClusterRuntime:
         if os.getpid() != self._pid:
             # A forked child has no part in it, and must not take it from its parent.
             return
-        try:
+        with contextlib.ExitStack() as rest:
+            # Each of them whatever becomes of the others.
+            rest.callback(self.folder.close, delete=self.private)
+            rest.callback(self._empty_store)
+            rest.callback(self.router.stop)
+            rest.callback(lambda: self.observers.close(self._clock.now()))
             self.controller.stop(delete_logs=self.private)
-        finally:
-            self.observers.close(self._clock.now())
-            self.router.stop()
-            self._empty_store()
-            self.folder.close(delete=self.private)
 
     def _empty_store(self) -> None:
         """Of a private cluster nothing stays, nor of one that keeps no kernel."""

@@ -89,7 +89,7 @@ def test_a_server_that_is_killed_while_it_brings_a_kernel_back_leaves_it_whole(
         kernel = server.start_kernel()
         with closing(Tab(server, kernel)) as tab:
             tab.run("numbers = list(range(300_000)); count = 0")
-    for count in range(3):
+    for count in range(2):
         with running_server(tmp_path, *never, mark=MARK) as server:
             server.ask("GET", "api/kernels")
             until(lambda server=server: state(server, kernel) == "stored", "a stored kernel")

@@ -166,6 +166,7 @@ def test_a_cell_whose_end_nobody_can_tell_is_not_called_undone(
     cluster: ScriptedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "PAUSE_S", 0.01)
+    monkeypatch.setattr(attempts, "CLOSE_ALL_S", 0.1)
     open_kernel(cluster)
     on_all(cluster, messages.BeginAttempt, begun)
     full = messages.Failure(error="StorageFull", message="no space is left")
