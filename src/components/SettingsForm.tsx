@@ -3,6 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 
 import {
+  DEFAULTS,
   isValid,
   NotebookSettings,
   REPLICA_COUNTS,
@@ -17,6 +18,10 @@ import {
   settingValue
 } from '../settingWords';
 
+/** What most notebooks set; the rest is folded away while nothing of it is set. */
+const FIRST: SettingName[] = ['replica_count', 'gpus_per_cell'];
+const REST = SETTING_NAMES.filter(name => !FIRST.includes(name));
+
 export interface ISettingsFormProps {
   /** The notebook's name; null when no notebook is open. */
   notebook: string | null;
@@ -30,28 +35,44 @@ export interface ISettingsFormProps {
 }
 
 export function SettingsForm(props: ISettingsFormProps): JSX.Element {
-  const { notebook, replicated, trans } = props;
+  const { notebook, replicated, settings, trans } = props;
   const id = React.useId();
+  const asks = REST.some(name => settings[name] !== DEFAULTS[name]);
+  const [open, setOpen] = React.useState(asks);
+  React.useEffect(() => {
+    if (asks) {
+      setOpen(true);
+    }
+  }, [asks]);
   if (notebook === null) {
     return (
       <p className="jp-NotebookOS-empty">{trans.__('No notebook is open.')}</p>
     );
   }
+  const row = (name: SettingName) => (
+    <React.Fragment key={name}>
+      <label htmlFor={`${id}-${name}`}>{settingLabel(name, trans)}</label>
+      <Control {...props} name={name} id={`${id}-${name}`} />
+      <span id={`${id}-${name}-when`} className="jp-NotebookOS-detail">
+        {effectiveWords(EFFECTIVE[name], trans)}
+      </span>
+    </React.Fragment>
+  );
   return (
     <form
       className="jp-NotebookOS-form"
       aria-label={trans.__('NotebookOS settings of %1', notebook)}
       onSubmit={event => event.preventDefault()}
     >
-      {SETTING_NAMES.map(name => (
-        <React.Fragment key={name}>
-          <label htmlFor={`${id}-${name}`}>{settingLabel(name, trans)}</label>
-          <Control {...props} name={name} id={`${id}-${name}`} />
-          <span id={`${id}-${name}-when`} className="jp-NotebookOS-detail">
-            {effectiveWords(EFFECTIVE[name], trans)}
-          </span>
-        </React.Fragment>
-      ))}
+      {FIRST.map(row)}
+      <details
+        className="jp-NotebookOS-more"
+        open={open}
+        onToggle={event => setOpen(event.currentTarget.open)}
+      >
+        <summary>{trans.__('More settings')}</summary>
+        <div className="jp-NotebookOS-form">{REST.map(row)}</div>
+      </details>
       <p className="jp-NotebookOS-detail">
         {trans.__('0 asks for nothing in particular and sets no limit.')}{' '}
         {replicated
