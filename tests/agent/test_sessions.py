@@ -91,7 +91,7 @@ class Store:
     def sweep(
         self, named: Collection[str], older_than_s: float, *, dry_run: bool = False
     ) -> StoreUsage:
-        raise NotImplementedError
+        raise AssertionError("no session sweeps the store")
 
     def usage(self) -> StoreUsage:
         return StoreUsage(len(self.kept), 0)
